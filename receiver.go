@@ -157,6 +157,16 @@ func (r *Receiver[D]) logger() *slog.Logger {
 	return r.Logger
 }
 
+// isOff says whether guard decides nothing: also a nil *Generational, as
+// [Endpoints.Guard] returns one for a Durable endpoint.
+func isOff(guard IdempotencyGuard) bool {
+	if guard == nil {
+		return true
+	}
+	g, ok := guard.(*Generational)
+	return ok && g.off()
+}
+
 // orDefault is d, or what 0 stands for.
 func orDefault(d, whenZero time.Duration) time.Duration {
 	if d == 0 {
