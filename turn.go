@@ -20,12 +20,13 @@ type turn[D Delivery] struct {
 
 // take asks the guard, and does what follows from the answer.
 func (t *turn[D]) take(work context.Context, s *seat) (handling, settling error) {
-	if t.guard == nil {
+	if isOff(t.guard) {
 		t.guard = off
 		return t.run(work)
 	}
 	var err error
 	if t.id, err = t.d.Identity(); err != nil {
+		t.guard = off // not to be touched
 		return t.settle(fmt.Errorf("idem: no identity: %w", err))
 	}
 	switch state := t.begin(s); state {
