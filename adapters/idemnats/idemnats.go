@@ -108,24 +108,19 @@ func (d *Delivery) Ack(ctx context.Context) error {
 // Requeue asks for redelivery: at once if the cause is nil, for then nothing has
 // failed, else after a delay, see [WithRequeueDelay].
 func (d *Delivery) Requeue(ctx context.Context, cause error) error {
-	return d.settle(ctx, "nak", func(context.Context) error {
-		if cause == nil {
-			return d.msg.Nak()
-		}
-		return d.msg.NakWithDelay(d.RequeuePause())
-	})
+	delay := time.Duration(0)
+	if cause != nil {
+		delay = d.RequeuePause()
+	}
+	return d.settle(ctx, "nak", func(context.Context) error { return d.msg.NakWithDelay(delay) })
 }
 
 // Reject ends the deliveries of the message. JetStream has no dead letters: an
 // advisory with the cause as its reason tells whoever listens, and a stream with
 // limits keeps the message.
 func (d *Delivery) Reject(ctx context.Context, cause error) error {
-	return d.settle(ctx, "term", func(context.Context) error {
-		if cause == nil {
-			return d.msg.Term()
-		}
-		return d.msg.TermWithReason(reason(cause))
-	})
+	why := reason(cause)
+	return d.settle(ctx, "term", func(context.Context) error { return d.msg.TermWithReason(why) })
 }
 
 // Settled returns what was called on the delivery or on its Msg, also when the
@@ -144,7 +139,10 @@ func (d *Delivery) Extend(ctx context.Context) (next time.Duration, err error) {
 		return rest, nil
 	}
 	err = d.call(ctx, "in progress", func(context.Context) error { return d.msg.InProgress() })
-	if err == nil {
+	switch {
+	case errors.Is(err, jetstream.ErrMsgAlreadyAckd):
+		return 0, nil
+	case err == nil:
 		d.askedNow()
 	}
 	return step, err

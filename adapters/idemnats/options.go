@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/idem-go/idem"
@@ -14,7 +15,13 @@ import (
 const defaultRequeueDelay = time.Second
 
 // Option changes one thing about a [Source].
-type Option func(*Source, *jetstream.ConsumerInfo) error
+type Option interface {
+	apply(s *Source, info *jetstream.ConsumerInfo) error
+}
+
+type option func(s *Source, info *jetstream.ConsumerInfo) error
+
+func (o option) apply(s *Source, info *jetstream.ConsumerInfo) error { return o(s, info) }
 
 // New makes the source of a consumer's messages, of its CachedInfo. An info that
 // is nil, or of a consumer that does not acknowledge each message
@@ -41,7 +48,7 @@ func New(info *jetstream.ConsumerInfo, opts ...Option) (*Source, error) {
 		if opt == nil {
 			return nil, refuse("option %d of %d is nil", i+1, len(opts))
 		}
-		if err := opt(s, info); err != nil {
+		if err := opt.apply(s, info); err != nil {
 			return nil, err
 		}
 	}
@@ -56,13 +63,13 @@ func refuse(format string, args ...any) error {
 // says that the message has none; an error fails the delivery as the handler's
 // own would. It must not settle the message.
 func WithID(id func(jetstream.Msg) (string, error)) Option {
-	return func(s *Source, _ *jetstream.ConsumerInfo) error {
+	return option(func(s *Source, _ *jetstream.ConsumerInfo) error {
 		if id == nil {
 			return refuse("WithID must be given a function, not nil")
 		}
 		s.id = id
 		return nil
-	}
+	})
 }
 
 // WithStreamSequence takes the message's place in its stream as the id, for
@@ -70,7 +77,7 @@ func WithID(id func(jetstream.Msg) (string, error)) Option {
 // twice. The info (jetstream.Stream's CachedInfo) tells the stream from one of
 // the same name that was there before: both count from 1.
 func WithStreamSequence(stream *jetstream.StreamInfo) Option {
-	return func(s *Source, info *jetstream.ConsumerInfo) error {
+	return option(func(s *Source, info *jetstream.ConsumerInfo) error {
 		switch {
 		case stream == nil:
 			return refuse("WithStreamSequence must be given a stream info, not nil")
@@ -81,17 +88,17 @@ func WithStreamSequence(stream *jetstream.StreamInfo) Option {
 		}
 		s.id = sequenceID(info.Stream, stream.Created)
 		return nil
-	}
+	})
 }
 
 // WithDoubleAck makes Ack wait until the server confirms it. It costs a round
 // trip a message. Without it, an ack that was on its way when the connection
 // broke is lost, and the guard drops the redelivery that follows.
 func WithDoubleAck() Option {
-	return func(s *Source, _ *jetstream.ConsumerInfo) error {
+	return option(func(s *Source, _ *jetstream.ConsumerInfo) error {
 		s.doubleAck = true
 		return nil
-	}
+	})
 }
 
 // WithRequeueDelay sets how long a message rests after its handler has failed;
@@ -99,13 +106,13 @@ func WithDoubleAck() Option {
 // delivery, or a second if it has none. A negative delay is an error that wraps
 // [idem.ErrInvalidOption].
 func WithRequeueDelay(d time.Duration) Option {
-	return func(s *Source, _ *jetstream.ConsumerInfo) error {
+	return option(func(s *Source, _ *jetstream.ConsumerInfo) error {
 		if d < 0 {
 			return refuse("WithRequeueDelay must be at least 0, not %v", d)
 		}
 		s.requeueDelay = d
 		return nil
-	}
+	})
 }
 
 func headerID(msg jetstream.Msg) (string, error) {
@@ -159,9 +166,12 @@ func (s *Source) step(msg jetstream.Msg) time.Duration {
 const maxReason = 512
 
 func reason(cause error) string {
+	if cause == nil {
+		return ""
+	}
 	text := cause.Error()
 	if len(text) > maxReason {
-		text = text[:maxReason]
+		text = strings.ToValidUTF8(text[:maxReason], "")
 	}
 	return text
 }
