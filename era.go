@@ -1,6 +1,7 @@
 package idem
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -17,6 +18,11 @@ type era struct {
 	// that landed at floor or later.
 	floor time.Time
 	cut   bool
+
+	// What follows from the above, so that most calls need three comparisons:
+	// moments from calm to before stale, at which time changes nothing, and those
+	// before closes, at which the young generation takes ids.
+	calm, stale, closes time.Duration
 }
 
 // generation is the life of one set of ids, over all shards. It begins with the
@@ -52,51 +58,47 @@ func (g generation) take(limit int64) bool {
 // giveBack frees the place of an id that is not in the generation any more.
 func (g generation) giveBack() { g.landed.Add(-1) }
 
-// since returns how long before now start was, and whether the clock has stepped
-// back behind it. A monotonic clock can't: there, now is merely older than
-// start, read by a call that was slow to get here, and no time has passed.
-func since(now, start time.Time) (d time.Duration, stepped bool) {
-	d = now.Sub(start)
-	if d < 0 && monotonic(now) {
-		return 0, false
-	}
-	return d, d < 0
-}
-
-// monotonic says whether t has a monotonic reading, which Round strips.
-func monotonic(t time.Time) bool { return t != t.Round(0) }
-
-// steady says that time alone changes nothing in g at now.
-func (g generation) steady(now time.Time, life time.Duration) bool {
-	if !g.alive() {
-		return true
-	}
-	d, stepped := since(now, g.start)
-	return !stepped && d < life
-}
-
-// aged returns the era that e has become at now by time alone. Generations that
-// have lived are gone, and stay so whatever the clock does next. One that began
-// in the future, because the clock stepped back, begins now.
+// aged returns the era that e has become at now by time alone, which may be e.
+// Generations that have lived are gone, and stay so whatever the clock does next.
+// One that began in the future, because the clock stepped back, begins now.
 func (e *era) aged(now time.Time, life time.Duration) *era {
-	next := *e
-	next.young.start = notAfter(now, e.young.start)
-	next.old.start = notAfter(now, e.old.start)
-	next.floor = notAfter(now, e.floor)
-	if !next.young.steady(now, life) {
+	next := &era{number: e.number, young: e.young.restarted(now), old: e.old.restarted(now), floor: e.floor, cut: e.cut}
+	if _, stepped := elapsed(e.floor, now); stepped {
+		next.floor = now
+	}
+	if next.young.over(now, life) {
 		return &era{number: e.number + 2} // the old one is older still
 	}
-	if !next.old.steady(now, life) {
+	if next.old.over(now, life) {
 		next.old = generation{}
 	}
-	return &next
+	if *next == e.bare() {
+		return e
+	}
+	return next
 }
 
-func notAfter(now, t time.Time) time.Time {
-	if _, stepped := since(now, t); stepped {
-		return now
+// bare is e without what follows from it.
+func (e *era) bare() era {
+	return era{number: e.number, young: e.young, old: e.old, floor: e.floor, cut: e.cut}
+}
+
+func (g generation) restarted(now time.Time) generation {
+	if _, stepped := elapsed(g.start, now); stepped && g.alive() {
+		g.start = now
 	}
-	return t
+	return g
+}
+
+func (g generation) over(now time.Time, life time.Duration) bool {
+	d, _ := elapsed(g.start, now)
+	return g.alive() && d >= life
+}
+
+// open says whether the young generation takes ids at now, if it has room.
+func (e *era) open(now time.Time, half time.Duration) bool {
+	d, _ := elapsed(e.young.start, now)
+	return e.young.alive() && d < half
 }
 
 // turned returns the era that follows e when an id lands at now that the young
@@ -120,13 +122,14 @@ func (e *era) horizon(now time.Time, half time.Duration) time.Duration {
 	if !e.cut {
 		return half
 	}
-	d, _ := since(now, e.floor)
+	d, _ := elapsed(e.floor, now)
 	return min(half, max(0, d))
 }
 
 // eras replaces one era by the next. It has no lock: a turn is one
 // compare-and-swap, and every shard follows when it next looks.
 type eras struct {
+	line  *timeline
 	half  time.Duration // a generation takes ids until half after its start
 	life  time.Duration // and is consulted until life after it
 	limit int64         // it takes that many ids
@@ -136,19 +139,24 @@ type eras struct {
 	early   atomic.Uint64 // turns by size, before half
 }
 
-func (c *eras) init(half, life time.Duration, limit int64) {
-	c.half, c.life, c.limit = half, life, limit
-	c.current.Store(&era{number: 2})
+func (c *eras) init(line *timeline, half, life time.Duration, limit int64) {
+	c.line, c.half, c.life, c.limit = line, half, life, limit
+	first := &era{number: 2}
+	c.foresee(first)
+	c.current.Store(first)
 }
 
 // at returns the era at now.
-func (c *eras) at(now time.Time) *era {
+func (c *eras) at(now moment) *era {
 	for {
 		e := c.current.Load()
-		if e.young.steady(now, c.life) && e.old.steady(now, c.life) {
+		if now.since >= e.calm && now.since < e.stale {
 			return e
 		}
-		c.replace(e, e.aged(now, c.life))
+		next := e.aged(now.time, c.life)
+		if next == e || c.replace(e, next) {
+			return next
+		}
 	}
 }
 
@@ -156,27 +164,18 @@ func (c *eras) at(now time.Time) *era {
 // young generation it lands in. If that generation is closed before the shard
 // has stored the id, nothing is wrong: its room is in a set that is consulted
 // as long as it should be.
-func (c *eras) reserve(now time.Time) *era {
+func (c *eras) reserve(now moment) *era {
 	for {
 		e := c.at(now)
-		open := e.takes(now, c.half)
+		open := now.since >= e.calm && now.since < e.closes || e.open(now.time, c.half)
 		if open && e.young.take(c.limit) {
 			return e
 		}
-		if next := e.turned(now, open); c.replace(e, next) {
+		if next := e.turned(now.time, open); c.replace(e, next) {
 			c.countEarly(open)
 			return next
 		}
 	}
-}
-
-// takes says whether the young generation takes ids at now, if it has room.
-func (e *era) takes(now time.Time, half time.Duration) bool {
-	if !e.young.alive() {
-		return false
-	}
-	d, _ := since(now, e.young.start)
-	return d < half
 }
 
 func (c *eras) countEarly(bySize bool) {
@@ -186,6 +185,7 @@ func (c *eras) countEarly(bySize bool) {
 }
 
 func (c *eras) replace(e, next *era) bool {
+	c.foresee(next)
 	if !c.current.CompareAndSwap(e, next) {
 		return false
 	}
@@ -193,6 +193,20 @@ func (c *eras) replace(e, next *era) bool {
 		c.turned.Store(true)
 	}
 	return true
+}
+
+// foresee works out, for an era nobody has seen yet, what follows from it.
+func (c *eras) foresee(e *era) {
+	e.calm, e.stale, e.closes = math.MinInt64+1, math.MaxInt64, math.MinInt64
+	for _, g := range [...]generation{e.young, e.old} {
+		if g.alive() {
+			e.calm = max(e.calm, c.line.after(g.start, 0))
+			e.stale = min(e.stale, c.line.after(g.start, c.life))
+		}
+	}
+	if e.young.alive() {
+		e.closes = c.line.after(e.young.start, c.half)
+	}
 }
 
 // twin is a shard's part of the two generations: which era it has followed to,
@@ -217,26 +231,26 @@ func (t *twin[S]) generation(i int) generation {
 // recycle, together with the set that closed last, or an empty one: about as
 // much as that held the new generation will hold.
 func (t *twin[S]) follow(e *era, recycle func(gone, like *S)) {
-	if t.seen == e {
-		return
-	}
 	t.seen = e
 	for i := range t.sets {
-		number := e.number - (e.number^uint64(i))&1
-		if t.number[i] == number && t.generation(i).alive() {
-			continue
+		if !t.current(i) {
+			t.number[i] = t.due(i)
+			recycle(&t.sets[i], t.like(1-i))
 		}
-		t.number[i] = number
-		recycle(&t.sets[i], t.like(i))
 	}
 }
 
-// like returns the set beside sets[i], if it is of a living generation.
+// due is the number of the generation that sets[i] is for.
+func (t *twin[S]) due(i int) uint64 { return t.seen.number - (t.seen.number^uint64(i))&1 }
+
+// current says that sets[i] holds what it should, of a living generation.
+func (t *twin[S]) current(i int) bool {
+	return t.number[i] == t.due(i) && t.generation(i).alive()
+}
+
 func (t *twin[S]) like(i int) *S {
-	other := 1 - i
-	number := t.seen.number - (t.seen.number^uint64(other))&1
-	if t.number[other] == number && t.generation(other).alive() {
-		return &t.sets[other]
+	if t.current(i) {
+		return &t.sets[i]
 	}
 	return new(S)
 }

@@ -5,9 +5,15 @@ import "bytes"
 // flight is one claim that nobody has settled: the key it was begun with, kept
 // here because the caller's memory may be reused, and the token.
 type flight struct {
-	key   key
-	token uint64
-	next  uint32 // of a free flight: the next free one, plus one
+	key       key
+	token     uint64
+	overtaken bool   // by a late Complete: the id is terminal already
+	next      uint32 // of a free flight: the next free one, plus one
+}
+
+func (f *flight) board(k *key, token uint64) {
+	f.key.copy(k)
+	f.token, f.overtaken = token, false
 }
 
 // flights is one generation of claims in flight. Places are used again as soon
@@ -22,33 +28,30 @@ func (f *flights) len() int { return f.table.n }
 
 // find returns the slot of k's flight, or -1.
 func (f *flights) find(k *key) int {
-	for i := f.table.first(k.hash); i >= 0; i = f.table.next(i, k.hash) {
-		if other := &f.at(i).key; other.hash == k.hash && bytes.Equal(other.bytes(), k.bytes()) {
-			return i
-		}
-	}
-	return -1
+	return f.table.find(k.hash, func(ref uint32) bool {
+		other := &f.slab[ref].key
+		return other.hash == k.hash && bytes.Equal(other.bytes(), k.bytes())
+	})
 }
 
 // findClaim returns the slot of c's flight, or -1. It does not look at the id,
 // whose memory may hold something else by now.
 func (f *flights) findClaim(c Claim) int {
-	for i := f.table.first(c.hash); i >= 0; i = f.table.next(i, c.hash) {
-		if other := f.at(i); other.token == c.token && other.key.hash == c.hash {
-			return i
-		}
-	}
-	return -1
+	return f.table.find(c.hash, func(ref uint32) bool {
+		return f.slab[ref].token == c.token && f.slab[ref].key.hash == c.hash
+	})
 }
 
-// at returns the flight in slot i. It is valid until the next add.
-func (f *flights) at(i int) *flight { return &f.slab[f.table.ref(i)] }
+// at returns the flight in a slot. It is valid until the next add.
+func (f *flights) at(slot int) *flight { return &f.slab[f.table.refs[slot]] }
+
+func (f *flights) hashOf(ref uint32) uint64 { return f.slab[ref].key.hash }
 
 // add stores a flight for k, which must have none here.
 func (f *flights) add(k *key, token uint64) {
 	ref := f.take()
-	f.slab[ref].key, f.slab[ref].token = *k, token
-	f.table.insert(k.hash, ref)
+	f.slab[ref].board(k, token)
+	f.table.insert(k.hash, ref, f.hashOf)
 }
 
 func (f *flights) take() uint32 {
@@ -61,20 +64,20 @@ func (f *flights) take() uint32 {
 	return ref
 }
 
-// remove ends the flight in slot i.
-func (f *flights) remove(i int) {
-	ref := f.table.ref(i)
+// remove ends the flight in a slot and returns its last state, which is valid
+// until the next add.
+func (f *flights) remove(slot int) *flight {
+	ref := f.table.refs[slot]
+	f.table.remove(slot, f.hashOf)
 	f.slab[ref].next = f.free
 	f.free = ref + 1
-	f.table.remove(i)
+	return &f.slab[ref]
 }
 
 // each calls fn for every flight, in no order.
 func (f *flights) each(fn func(*flight)) {
-	for i, slot := range f.table.slots {
-		if slot != 0 {
-			fn(f.at(i))
-		}
+	for ref := range f.table.all {
+		fn(&f.slab[ref])
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 type Generational struct {
 	// Fixed when the guard is made.
 	identity   MessageIdentity
-	clock      Clock
+	line       timeline
 	seed       maphash.Seed
 	firstToken uint64
 
@@ -46,15 +46,15 @@ func NewGenerational(opts ...Option) (*Generational, error) {
 func newGenerational(c config) *Generational {
 	g := &Generational{
 		identity:   c.identity,
-		clock:      c.clock,
+		line:       timeline{epoch: time.Now(), clock: c.clock},
 		seed:       maphash.MakeSeed(),
 		firstToken: rand.Uint64() &^ (maxShards - 1),
 		shards:     make([]atomic.Pointer[shard], shardsFor(c.maxTracked)),
 	}
 	limit := limitFor(c.maxTracked)
-	g.terminal.init(c.window/2+c.window%2, c.window, limit)
+	g.terminal.init(&g.line, c.window/2+c.window%2, c.window, limit)
 	lease := c.leaseOrDefault()
-	g.inFlight.init(lease, twice(lease), limit)
+	g.inFlight.init(&g.line, lease, twice(lease), limit)
 	return g
 }
 
@@ -100,7 +100,7 @@ func (g *Generational) tryBegin(id Identity, look glance) (Claim, State) {
 	}
 	var k key
 	k.set(g.seed, id, g.identity)
-	now, sh := g.clock.Now(), g.shard(k.hash)
+	now, sh := g.line.now(), g.shard(k.hash)
 	sh.mu.Lock()
 	token, state := sh.tryBegin(now, &k, look)
 	sh.mu.Unlock()
@@ -129,7 +129,7 @@ func (g *Generational) settle(c Claim, v verb) {
 	if g.off() || c.hash == 0 {
 		return
 	}
-	now, sh := g.clock.Now(), g.shard(c.hash)
+	now, sh := g.line.now(), g.shard(c.hash)
 	sh.mu.Lock()
 	sh.settle(now, c, v)
 	sh.mu.Unlock()
@@ -147,7 +147,7 @@ func (g *Generational) Wait(ctx context.Context, id Identity) error {
 	k.set(g.seed, id, g.identity)
 	sh := g.shard(k.hash)
 	for {
-		r := sh.waitIn(g.clock.Now(), &k)
+		r := sh.waitIn(g.line.now(), &k)
 		if r == nil {
 			return nil
 		}
@@ -167,7 +167,7 @@ func (g *Generational) Forget(id Identity) bool {
 	}
 	var k key
 	k.set(g.seed, id, g.identity)
-	now, sh := g.clock.Now(), g.shard(k.hash)
+	now, sh := g.line.now(), g.shard(k.hash)
 	sh.mu.Lock()
 	sh.follow(now)
 	forgotten := !sh.flying(&k) && sh.forget(&k)
@@ -181,9 +181,9 @@ func (g *Generational) Stats() Stats {
 	if g.off() {
 		return Stats{}
 	}
-	now := g.clock.Now()
+	now := g.line.now()
 	shards := g.lockAll()
-	s := Stats{Horizon: g.terminal.at(now).horizon(now, g.terminal.half)}
+	s := Stats{Horizon: g.terminal.at(now).horizon(now.time, g.terminal.half)}
 	for _, sh := range shards {
 		sh.follow(now)
 		sh.addTo(&s)
@@ -205,6 +205,7 @@ func (g *Generational) shard(hash uint64) *shard {
 
 func (g *Generational) makeShard(slot *atomic.Pointer[shard], hash uint64) *shard {
 	sh := &shard{g: g, index: hash & uint64(len(g.shards)-1)}
+	sh.terminal.sets[0].seed, sh.terminal.sets[1].seed = g.seed, g.seed
 	sh.lapsed.half = max(1, int(g.inFlight.limit)/len(g.shards))
 	slot.CompareAndSwap(nil, sh)
 	return slot.Load()
@@ -225,7 +226,7 @@ func (g *Generational) lockAll() []*shard {
 
 // tidy lets every shard follow a turn, so that the memory of the ids it ended
 // is given back or used again, also where no id comes by.
-func (g *Generational) tidy(now time.Time) {
+func (g *Generational) tidy(now moment) {
 	turned := g.terminal.turned.Load() || g.inFlight.turned.Load()
 	if !turned {
 		return

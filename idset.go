@@ -1,6 +1,9 @@
 package idem
 
-import "bytes"
+import (
+	"bytes"
+	"hash/maphash"
+)
 
 // rejectedBit marks, in the first byte of a stored key, an id that was
 // rejected, not completed.
@@ -10,6 +13,7 @@ const rejectedBit = 0x80
 // completed or rejected. The keys lie one behind the other in an arena; a table
 // of their places finds them.
 type idset struct {
+	seed  maphash.Seed // of the keys' hashes
 	table table
 	arena arena
 }
@@ -18,12 +22,7 @@ func (s *idset) len() int { return s.table.n }
 
 // find returns the slot of k, or -1.
 func (s *idset) find(k *key) int {
-	for i := s.table.first(k.hash); i >= 0; i = s.table.next(i, k.hash) {
-		if holds(s.arena.at(s.table.ref(i)), k) {
-			return i
-		}
-	}
-	return -1
+	return s.table.find(k.hash, func(ref uint32) bool { return holds(s.arena.at(ref), k) })
 }
 
 // holds says whether the stored key that begins entry is k. A key tells its own
@@ -33,9 +32,11 @@ func holds(entry []byte, k *key) bool {
 		len(entry) >= int(k.n) && bytes.Equal(entry[1:k.n], k.buf[1:k.n])
 }
 
-// state says how the id in slot i ended.
-func (s *idset) state(i int) State {
-	if s.arena.at(s.table.ref(i))[0]&rejectedBit != 0 {
+func (s *idset) entry(slot int) []byte { return s.arena.at(s.table.refs[slot]) }
+
+// state says how the id in slot ended.
+func (s *idset) state(slot int) State {
+	if s.entry(slot)[0]&rejectedBit != 0 {
 		return Rejected
 	}
 	return Completed
@@ -47,13 +48,23 @@ func (s *idset) add(k *key, ended State) {
 	if ended == Rejected {
 		s.arena.at(ref)[0] |= rejectedBit
 	}
-	s.table.insert(k.hash, ref)
+	s.table.insert(k.hash, ref, s.hashOf)
 }
 
-// remove takes the id in slot i out of the set.
-func (s *idset) remove(i int) {
-	s.arena.waste(keyLen(s.arena.at(s.table.ref(i))))
-	s.table.remove(i)
+// hashOf is the hash of a stored key.
+func (s *idset) hashOf(ref uint32) uint64 {
+	var k key
+	entry := s.arena.at(ref)
+	k.n = uint8(copy(k.buf[:], entry[:keyLen(entry)]))
+	k.buf[0] &^= rejectedBit
+	k.rehash(s.seed)
+	return k.hash
+}
+
+// remove takes the id in slot out of the set.
+func (s *idset) remove(slot int) {
+	s.arena.waste(keyLen(s.entry(slot)))
+	s.table.remove(slot, s.hashOf)
 	if s.arena.wasteful() {
 		s.compact()
 	}
@@ -63,10 +74,10 @@ func (s *idset) remove(i int) {
 func (s *idset) compact() {
 	old := s.arena
 	s.arena = arena{}
-	for i, slot := range s.table.slots {
-		if slot != 0 {
-			entry := old.at(s.table.ref(i))
-			s.table.setRef(i, s.arena.put(entry[:keyLen(entry)]))
+	for slot, tag := range s.table.tags[:len(s.table.refs)] {
+		if tag != 0 {
+			entry := old.at(s.table.refs[slot])
+			s.table.refs[slot] = s.arena.put(entry[:keyLen(entry)])
 		}
 	}
 }

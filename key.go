@@ -72,6 +72,12 @@ func (k *key) rehash(seed maphash.Seed) {
 	k.hash = max(1, maphash.Bytes(seed, k.bytes()))
 }
 
+// copy makes k the same key as other.
+func (k *key) copy(other *key) {
+	k.hash, k.n = other.hash, other.n
+	copy(k.buf[:k.n], other.buf[:])
+}
+
 func (k *key) bytes() []byte { return k.buf[:k.n] }
 
 // keyLen is the length of the key that begins b.

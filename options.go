@@ -25,13 +25,6 @@ var ErrInvalidOption = errors.New("idem: invalid option")
 // monotonic reading, if there is one.
 type Clock interface{ Now() time.Time }
 
-// systemClock is time.Now at little more than half its price: after the first
-// reading it asks for the monotonic time alone. Rules only ever subtract times,
-// so the wall clock's later corrections are not missed.
-type systemClock struct{ epoch time.Time }
-
-func (c systemClock) Now() time.Time { return c.epoch.Add(time.Since(c.epoch)) }
-
 // Option sets one property of a guard. A zero value is refused, not defaulted:
 // leaving the option out is how one gets the default.
 type Option interface{ apply(c *config) error }
@@ -41,11 +34,11 @@ type config struct {
 	maxTracked int
 	lease      time.Duration // 0: not given, see leaseOrDefault
 	identity   MessageIdentity
-	clock      Clock
+	clock      Clock // nil: the standard one
 }
 
 func defaultConfig() config {
-	return config{window: defaultWindow, maxTracked: defaultMaxTracked, clock: systemClock{epoch: time.Now()}}
+	return config{window: defaultWindow, maxTracked: defaultMaxTracked}
 }
 
 // with returns c with opts on top of it.

@@ -2,7 +2,6 @@ package idem
 
 import (
 	"sync"
-	"time"
 )
 
 // shard holds the ids of one part of the hashes. All that is known of an id is
@@ -38,17 +37,23 @@ const (
 )
 
 // follow catches up with what time and other shards have done.
-func (sh *shard) follow(now time.Time) {
+func (sh *shard) follow(now moment) {
 	sh.followTerminal(sh.g.terminal.at(now))
 	sh.followInFlight(sh.g.inFlight.at(now))
 }
 
 func (sh *shard) followTerminal(e *era) {
+	if sh.terminal.seen == e {
+		return
+	}
 	sh.terminal.follow(e, func(gone, like *idset) { gone.recycle(like) })
 }
 
 // followInFlight also notes the claims whose lease has run out.
 func (sh *shard) followInFlight(e *era) {
+	if sh.inFlight.seen == e {
+		return
+	}
 	sh.inFlight.follow(e, func(gone, like *flights) {
 		sh.stats.LeasesExpired += uint64(gone.len())
 		gone.each(sh.lapsed.add)
@@ -77,7 +82,7 @@ func (sh *shard) flying(k *key) bool {
 
 // tryBegin answers for one delivery, and returns the token of the claim with
 // Begun.
-func (sh *shard) tryBegin(now time.Time, k *key, look glance) (uint64, State) {
+func (sh *shard) tryBegin(now moment, k *key, look glance) (uint64, State) {
 	sh.follow(now)
 	if state := sh.state(k); state != Begun {
 		sh.countDuplicate(state, look)
@@ -116,44 +121,55 @@ func (sh *shard) nextToken() uint64 {
 }
 
 // settle ends c, if it is in flight, and wakes who waits for that.
-func (sh *shard) settle(now time.Time, c Claim, v verb) {
+func (sh *shard) settle(now moment, c Claim, v verb) {
 	sh.follow(now)
-	k, ok := sh.land(c)
-	if !ok {
+	f := sh.land(c)
+	if f == nil {
 		sh.settleLate(now, c, v)
 		return
 	}
 	switch v {
 	case complete:
 		sh.stats.Completed++
-		sh.remember(now, &k, Completed)
+		sh.remember(now, f, Completed)
 	case reject:
 		sh.stats.Rejected++
-		sh.remember(now, &k, Rejected)
+		sh.remember(now, f, Rejected)
 	case release:
 		sh.stats.Released++
 	}
-	sh.waits.wake(k.hash)
+	sh.waits.wake(c.hash)
 }
 
-// land takes c out of flight and returns the key it was begun with.
-func (sh *shard) land(c Claim) (key, bool) {
+// land takes c out of flight and returns what it was, or nil.
+func (sh *shard) land(c Claim) *flight {
 	for i := range sh.inFlight.sets {
 		set := &sh.inFlight.sets[i]
 		if slot := set.findClaim(c); slot >= 0 {
-			k := set.at(slot).key
-			set.remove(slot)
 			sh.inFlight.generation(i).giveBack()
-			return k, true
+			return set.remove(slot)
 		}
 	}
-	return key{}, false
+	return nil
+}
+
+// remember makes the id of a settled claim terminal. It was unknown when the
+// claim was begun, so only a late Complete can have made it terminal since.
+func (sh *shard) remember(now moment, f *flight, ended State) {
+	if !f.overtaken {
+		sh.store(now, &f.key, ended)
+	}
+}
+
+func (sh *shard) store(now moment, k *key, ended State) {
+	sh.followTerminal(sh.g.terminal.reserve(now))
+	sh.terminal.young().add(k, ended)
 }
 
 // settleLate is for a claim that isn't in flight: settled before, another
 // guard's, or one whose lease has run out. Only the last kind counts, and of it
 // only the completion says something: the work is done, whoever owns the id now.
-func (sh *shard) settleLate(now time.Time, c Claim, v verb) {
+func (sh *shard) settleLate(now moment, c Claim, v verb) {
 	if !sh.lapsed.take(c) {
 		return
 	}
@@ -164,20 +180,25 @@ func (sh *shard) settleLate(now time.Time, c Claim, v verb) {
 	var k key
 	k.set(sh.g.seed, c.id, sh.g.identity)
 	if k.hash == c.hash { // else the id's memory was reused: we don't know the id
-		sh.remember(now, &k, Completed)
-		sh.waits.wake(k.hash)
+		sh.overtake(now, &k)
 	}
 }
 
-// remember makes k terminal. What ended before keeps its end and its time,
-// but for a rejected id that is completed after all: that one ends anew.
-func (sh *shard) remember(now time.Time, k *key, ended State) {
-	if before := sh.state(k); before == Completed || before == ended {
+// overtake makes k completed, whatever it is. What is completed keeps its time.
+// A rejected id that is completed after all ends anew.
+func (sh *shard) overtake(now moment, k *key) {
+	if sh.state(k) == Completed {
 		return
 	}
 	sh.forget(k)
-	sh.followTerminal(sh.g.terminal.reserve(now))
-	sh.terminal.young().add(k, ended)
+	sh.store(now, k, Completed)
+	for i := range sh.inFlight.sets {
+		set := &sh.inFlight.sets[i]
+		if slot := set.find(k); slot >= 0 {
+			set.at(slot).overtaken = true
+		}
+	}
+	sh.waits.wake(k.hash)
 }
 
 // forget makes k unknown and says whether it was terminal.
@@ -194,7 +215,7 @@ func (sh *shard) forget(k *key) bool {
 }
 
 // waitIn returns a room to wait in while k is in flight, else nil.
-func (sh *shard) waitIn(now time.Time, k *key) *room {
+func (sh *shard) waitIn(now moment, k *key) *room {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.follow(now)
