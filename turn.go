@@ -55,11 +55,17 @@ func (t *turn[D]) begin(s *seat) State {
 
 // hold waits until the running one is settled. It answers InFlight when the time
 // to hold is over. The seat is free meanwhile.
-func (t *turn[D]) hold(s *seat) (state State) {
+func (t *turn[D]) hold(s *seat) State {
 	ctx, cancel := context.WithTimeout(t.ctx, orDefault(t.r.HoldTimeout, defaultHoldTimeout))
 	defer cancel()
 	k := t.keepAlive()
 	defer k.stop()
+	state := t.await(ctx, s)
+	k.end()
+	return state
+}
+
+func (t *turn[D]) await(ctx context.Context, s *seat) (state State) {
 	for state = InFlight; state == InFlight; {
 		s.leave()
 		if t.guard.Wait(ctx, t.id) != nil || !s.take(ctx) {
@@ -67,7 +73,6 @@ func (t *turn[D]) hold(s *seat) (state State) {
 		}
 		t.claim, state = lookAgain(t.guard, t.id)
 	}
-	k.end()
 	return state
 }
 
@@ -218,15 +223,19 @@ func (t *turn[D]) call(ctx context.Context, o Outcome, cause error) error {
 // panicked or left by Goexit. It recovers nothing: the panic goes on with its
 // own value. Each step is deferred, so that a second panic stops none.
 func (t *turn[D]) abandon() {
-	if t.guard == nil {
-		t.guard = off
-	}
 	if t.spent {
 		t.guard.Release(t.claim) // changes nothing if it was settled
 		return
 	}
-	if o := t.d.Settled(); o != Unsettled {
-		t.follow(o)
+	settled := Unsettled
+	defer func() { t.leaveAs(settled) }()
+	settled = t.d.Settled()
+}
+
+// leaveAs ends a turn whose handler won't say what it was. No verb was called.
+func (t *turn[D]) leaveAs(settled Outcome) {
+	if settled != Unsettled {
+		t.follow(settled)
 		return
 	}
 	defer func() { _ = t.verb(Requeue, errAbandoned) }() // logged there
