@@ -63,6 +63,7 @@ func (r *run) publishOne(ctx context.Context, e event) error {
 		case err != nil:
 			return err
 		case !ack.Duplicate:
+			r.stored++
 			return nil
 		case !rest(ctx, brokerWindow):
 			return ctx.Err()

@@ -28,6 +28,7 @@ type run struct {
 	consumer  jetstream.Consumer // the publisher's view of it, to ask how far it is
 	half      chan struct{}      // closed when half of the events are done
 	atHalf    sync.Once
+	stored    int // messages that the broker took, to be read after the run
 	rebuilt   int
 	took      time.Duration
 }
