@@ -7,7 +7,7 @@ import "bytes"
 type flight struct {
 	key       key
 	token     uint64
-	overtaken bool   // by a late Complete: the id is terminal already
+	overtaken bool   // by a late Complete: the id may be terminal already
 	next      uint32 // of a free flight: the next free one, plus one
 }
 

@@ -154,11 +154,13 @@ func (sh *shard) land(c Claim) *flight {
 }
 
 // remember makes the id of a settled claim terminal. It was unknown when the
-// claim was begun, so only a late Complete can have made it terminal since.
+// claim was begun, so only a late Complete can have made it terminal since; but
+// that may be so long ago that it is forgotten again.
 func (sh *shard) remember(now moment, f *flight, ended State) {
-	if !f.overtaken {
-		sh.store(now, &f.key, ended)
+	if f.overtaken && sh.state(&f.key) == Completed {
+		return
 	}
+	sh.store(now, &f.key, ended)
 }
 
 func (sh *shard) store(now moment, k *key, ended State) {
