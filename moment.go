@@ -33,21 +33,32 @@ func (l *timeline) now() moment {
 
 func (l *timeline) at(t time.Time) moment { return moment{time: t, since: t.Sub(l.epoch)} }
 
-// after is d after start, since the epoch, or the longest there is.
+// after is d after start, since the epoch, or the longest there is. Of a start
+// that is too early to be told since the epoch it is the shortest there is, which
+// no moment is before: there the times themselves must be asked.
 func (l *timeline) after(start time.Time, d time.Duration) time.Duration {
-	since := start.Sub(l.epoch)
-	if since > math.MaxInt64-d {
+	switch since := start.Sub(l.epoch); {
+	case since == math.MinInt64:
+		return math.MinInt64
+	case since > math.MaxInt64-d:
 		return math.MaxInt64
+	default:
+		return since + d
 	}
-	return since + d
 }
 
+// slowCall is how much older than another call's a monotonic reading may be and
+// still be taken for that of a call that was slow to get here. A fake clock that
+// was set to time.Now() once is monotonic too, and may be stepped back; and a
+// call that slept longer does no harm unless it slept for half the window.
+const slowCall = time.Second
+
 // elapsed returns how long before now start was, and whether the clock has
-// stepped back behind it. A monotonic clock can't: there, now is merely older
+// stepped back behind it. A monotonic clock doesn't: there, now is merely older
 // than start, read by a call that was slow to get here, and no time has passed.
 func elapsed(start, now time.Time) (d time.Duration, stepped bool) {
 	d = now.Sub(start)
-	if d < 0 && monotonic(now) {
+	if d < 0 && d >= -slowCall && monotonic(now) {
 		return 0, false
 	}
 	return d, d < 0
