@@ -129,12 +129,12 @@ func WithClock(clock Clock) Option {
 	})
 }
 
-// isNil also sees a nil pointer that hides in an interface: a mock that was
-// declared and never made would panic at the first delivery otherwise.
+// isNil also sees a nil pointer or function that hides in an interface: a mock
+// that was declared and never made would panic at the first delivery otherwise.
 func isNil(clock Clock) bool {
 	if clock == nil {
 		return true
 	}
 	v := reflect.ValueOf(clock)
-	return v.Kind() == reflect.Pointer && v.IsNil()
+	return (v.Kind() == reflect.Pointer || v.Kind() == reflect.Func) && v.IsNil()
 }
