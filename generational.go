@@ -183,7 +183,7 @@ func (g *Generational) Stats() Stats {
 	}
 	now := g.line.now()
 	shards := g.lockAll()
-	s := Stats{Horizon: g.terminal.at(now).horizon(now.time, g.terminal.half)}
+	s := Stats{Horizon: g.terminal.at(now).horizon(g.line.time(now), g.terminal.half)}
 	for _, sh := range shards {
 		sh.follow(now)
 		sh.addTo(&s)
