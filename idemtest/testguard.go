@@ -136,8 +136,10 @@ func (r *guardRig) zeroClaim() {
 	id := r.id()
 	c := r.begin(id)
 	for _, v := range settleVerbs {
-		v.call(r.IdempotencyGuard, idem.Claim{})
-		r.found(id, idem.InFlight, "after "+v.name+" of the zero Claim")
+		for _, zero := range []idem.Claim{{}, idem.NewClaim(id, 0)} {
+			v.call(r.IdempotencyGuard, zero)
+			r.found(id, idem.InFlight, "after "+v.name+" of a claim without a token")
+		}
 	}
 	r.Complete(c)
 	r.found(id, idem.Completed, "after Complete")
@@ -151,7 +153,6 @@ func (r *guardRig) foreignClaim() {
 	foreign := []idem.Claim{
 		other.begin(id),
 		idem.NewClaim(id, c.Token()+1),
-		idem.NewClaim(id, 0),
 	}
 	for _, v := range settleVerbs {
 		for _, f := range foreign {

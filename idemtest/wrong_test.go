@@ -74,7 +74,7 @@ func (w wrong) check(failed []string) error {
 	}
 	for _, check := range failed {
 		if check != w.breaks && !slices.Contains(w.also, check) && !slices.Contains(w.may, check) {
-			return fmt.Errorf("%s has failed too, want %s alone", check, w.breaks)
+			return fmt.Errorf("these have failed: %v; %s should not", failed, check)
 		}
 	}
 	return nil
