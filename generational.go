@@ -147,7 +147,9 @@ func (g *Generational) Wait(ctx context.Context, id Identity) error {
 	k.set(g.seed, id, g.identity)
 	sh := g.shard(k.hash)
 	for {
-		r := sh.waitIn(g.line.now(), &k)
+		now := g.line.now()
+		r := sh.waitIn(now, &k)
+		g.tidy(now)
 		if r == nil {
 			return nil
 		}
