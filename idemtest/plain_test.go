@@ -3,6 +3,7 @@ package idemtest_test
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -291,7 +292,9 @@ func (g *plain) settle(c idem.Claim, s idem.State) {
 	}
 	if g.has("checks a claim, then settles its id") {
 		g.mu.Unlock()
-		runtime.Gosched()
+		for range rand.IntN(10) {
+			runtime.Gosched()
+		}
 		g.mu.Lock()
 		if f = g.flights[f.key]; f == nil {
 			return
