@@ -207,13 +207,10 @@ func (q *queue) deadLetters() []string {
 	}
 }
 
-// requireEmpty fails if anything is in the queue, ready or delivered. It hangs up
-// for the consumers first, which gives back what they did not settle.
-func (q *queue) requireEmpty(consumers ...*line) {
+// requireEmpty fails if anything is in the queue once its consumers are gone: then
+// it also holds what they did not settle.
+func (q *queue) requireEmpty() {
 	q.t.Helper()
-	for _, l := range consumers {
-		l.hangUp()
-	}
 	require.Eventually(q.t, func() bool {
 		state, err := q.line.QueueDeclarePassive(q.name, true, false, false, false, nil)
 		require.NoError(q.t, err)

@@ -1,7 +1,6 @@
 package idemamqp
 
 import (
-	"fmt"
 	"maps"
 	"sync"
 
@@ -55,14 +54,27 @@ func (w *watch) err() error {
 	if !w.ended {
 		w.look()
 	}
-	switch {
-	case !w.ended:
+	if !w.ended {
 		return nil
-	case w.reason == nil:
-		return fmt.Errorf("the channel was closed: %w", amqp.ErrClosed)
-	default:
-		return fmt.Errorf("the channel was closed: %w", w.reason)
 	}
+	return &closedError{reason: w.reason}
+}
+
+// closedError is amqp.ErrClosed with the reason that the client was told.
+type closedError struct{ reason *amqp.Error }
+
+func (e *closedError) Error() string {
+	if e.reason == nil {
+		return "the channel was closed"
+	}
+	return "the channel was closed: " + e.reason.Error()
+}
+
+func (e *closedError) Unwrap() []error {
+	if e.reason == nil {
+		return []error{amqp.ErrClosed}
+	}
+	return []error{e.reason, amqp.ErrClosed} // errors.As finds the reason
 }
 
 func (w *watch) look() {
