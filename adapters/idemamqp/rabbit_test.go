@@ -110,6 +110,9 @@ func dialWith(t testing.TB, config amqp.Config) *line {
 	}
 	l.conn = conn
 	t.Cleanup(l.cut)
+	if config.Recovery != nil {
+		t.Cleanup(l.hangUp) // a cut would set the client to recovering
+	}
 	l.Channel, err = conn.Channel()
 	require.NoError(t, err)
 	return l
