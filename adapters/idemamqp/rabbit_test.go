@@ -142,12 +142,22 @@ var kinds = []string{"classic", "quorum"}
 
 func declare(t testing.TB, kind string) *queue {
 	t.Helper()
+	return declareWith(t, kind, nil)
+}
+
+// declareWith gives the queue of the dead letters some arguments more.
+func declareWith(t testing.TB, kind string, afterDeath func(work string) amqp.Table) *queue {
+	t.Helper()
 	l := dial(t)
 	q := &queue{t: t, name: "idemamqp." + kind + "." + rand.Text(), line: l}
 	q.dead = q.name + ".dead"
-	_, err := l.QueueDeclare(q.dead, true, false, false, false, nil)
+	var args amqp.Table
+	if afterDeath != nil {
+		args = afterDeath(q.name)
+	}
+	_, err := l.QueueDeclare(q.dead, true, false, false, false, args)
 	require.NoError(t, err)
-	args := amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q.dead}
+	args = amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q.dead}
 	if kind == "quorum" && hasDefaultLimit(l.conn) {
 		args["x-delivery-limit"] = -1 // 20, which some cuts are enough for
 	}
@@ -176,25 +186,28 @@ func (q *queue) delete() {
 // broker has them.
 func (q *queue) publish(ids ...string) {
 	q.t.Helper()
-	for _, id := range ids {
-		q.send(amqp.Publishing{MessageId: id, Body: []byte(id)})
+	msgs := make([]amqp.Publishing, len(ids))
+	for i, id := range ids {
+		msgs[i] = amqp.Publishing{MessageId: id, Body: []byte(id)}
 	}
+	q.send(msgs...)
 }
 
-func (q *queue) send(msg amqp.Publishing) {
-	q.t.Helper()
-	q.sendTo(q.name, msg)
-}
-
-func (q *queue) sendTo(name string, msg amqp.Publishing) {
+func (q *queue) send(msgs ...amqp.Publishing) {
 	q.t.Helper()
 	ctx, cancel := context.WithTimeout(q.t.Context(), patience)
 	defer cancel()
-	confirmation, err := q.line.PublishWithDeferredConfirmWithContext(ctx, "", name, false, false, msg)
-	require.NoError(q.t, err)
-	acked, err := confirmation.WaitContext(ctx)
-	require.NoError(q.t, err)
-	require.True(q.t, acked)
+	confirmations := make([]*amqp.DeferredConfirmation, len(msgs))
+	for i, msg := range msgs {
+		var err error
+		confirmations[i], err = q.line.PublishWithDeferredConfirmWithContext(ctx, "", q.name, false, false, msg)
+		require.NoError(q.t, err)
+	}
+	for _, c := range confirmations {
+		acked, err := c.WaitContext(ctx)
+		require.NoError(q.t, err)
+		require.True(q.t, acked)
+	}
 }
 
 // deadLetters returns the ids of all dead letters so far.
@@ -231,12 +244,22 @@ func (q *queue) source(opts ...idemamqp.Option) *idemamqp.Source {
 	return s
 }
 
+const consumerTag = "worker"
+
+// ready is how many messages wait for a consumer.
+func (q *queue) ready() int {
+	q.t.Helper()
+	state, err := q.line.QueueDeclarePassive(q.name, true, false, false, false, nil)
+	require.NoError(q.t, err)
+	return state.Messages
+}
+
 // consume starts a consumer of its own connection.
 func (q *queue) consume(s *idemamqp.Source, prefetch int) (*line, <-chan amqp.Delivery) {
 	q.t.Helper()
 	l := dial(q.t)
 	require.NoError(q.t, l.Qos(prefetch, 0, false))
-	deliveries, err := s.Consume(l.Channel, "", false, false, false, false, nil)
+	deliveries, err := s.Consume(l.Channel, consumerTag, false, false, false, false, nil)
 	require.NoError(q.t, err)
 	return l, deliveries
 }

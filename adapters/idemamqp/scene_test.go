@@ -204,6 +204,15 @@ func (sh *shift) leave() {
 	sh.hangUp()
 }
 
+// finish ends a shift by cancelling its consumer: then Consume returns when all
+// that came is settled, held copies too.
+func (sh *shift) finish() {
+	sh.scene.t.Helper()
+	require.NoError(sh.scene.t, sh.Cancel(consumerTag, false))
+	require.NoError(sh.scene.t, sh.wait())
+	sh.hangUp()
+}
+
 // wait waits for Consume to return, and returns its error.
 func (sh *shift) wait() error {
 	sh.scene.t.Helper()

@@ -3,6 +3,7 @@ package idemamqp_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/idem-go/idem"
@@ -227,10 +228,7 @@ func TestSlowHandlerAndAStormOfCopies(t *testing.T) {
 	sh := s.work(1, 0)
 	s.publish("slow")
 	g.await(t)
-	for range 970 {
-		s.sendUnconfirmed("b")
-	}
-	s.publish("last")
+	s.publish(append(slices.Repeat([]string{"b"}, 970), "last")...)
 	assert.Zero(t, s.of("b"))
 	g.open()
 	s.finishes(3)
@@ -240,11 +238,6 @@ func TestSlowHandlerAndAStormOfCopies(t *testing.T) {
 	assert.EqualValues(t, 969, stats.DuplicatesCompleted)
 	assert.Equal(t, 3, stats.Tracked)
 	assert.Zero(t, stats.EarlyRotations)
-}
-
-func (q *queue) sendUnconfirmed(id string) {
-	q.t.Helper()
-	require.NoError(q.t, q.line.PublishWithContext(q.t.Context(), "", q.name, false, false, amqp.Publishing{MessageId: id, Body: []byte(id)}))
 }
 
 // Consume is stopped in the middle of a run, which still ends and is acked. The
