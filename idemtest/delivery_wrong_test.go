@@ -6,10 +6,10 @@ import (
 	"github.com/idem-go/idem/idemtest"
 )
 
-func TestStraight(t *testing.T) { idemtest.TestDelivery(t, newCrooked("")) }
+func TestStraight(t *testing.T) { idemtest.DeliveryInBubble(t, newCrooked("")) }
 
 func TestWrongDeliveries(t *testing.T) {
-	expectFailures(t, func(t *testing.T, bug string) { idemtest.TestDelivery(t, newCrooked(bug)) }, []wrong{
+	expectFailures(t, func(t *testing.T, bug string) { idemtest.DeliveryInBubble(t, newCrooked(bug)) }, []wrong{
 		{bug: "each delivery has its own identity", breaks: "IdentityStays", wide: true},
 		{bug: "each call has its own identity", breaks: "IdentityStays"},
 		{bug: "the identity goes when it is settled", breaks: "IdentityStays"},

@@ -13,7 +13,7 @@ import (
 
 const (
 	racers = 8
-	rounds = 300
+	rounds = 200
 )
 
 // oneWinner has everybody begin the same id at the same time.

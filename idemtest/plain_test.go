@@ -55,7 +55,7 @@ func newPlain(bug string) func(t *testing.T) idemtest.Guard {
 		if g.has("tokens begin at 1 in each guard") {
 			g.tokens = new(atomic.Uint64)
 		}
-		g.spec = idemtest.Guard{Guard: g, Advance: time.Sleep, Window: 10 * time.Second, Lease: 7 * time.Second, MaxTracked: 256}
+		g.spec = idemtest.Guard{Guard: g, Advance: time.Sleep, Window: 10 * time.Second, Lease: 7 * time.Second, MaxTracked: 128}
 		return g.spec
 	}
 }
