@@ -26,6 +26,7 @@ type modelBroker struct {
 	rng       *rand.Rand
 	queue     []string
 	unsettled int
+	handed    int
 }
 
 func newModelBroker(t *testing.T, seed uint64, ids int) *modelBroker {
@@ -69,12 +70,17 @@ func (b *modelBroker) take() (d *fakeDelivery, done bool) {
 	const prefetch = 50
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.handed > 5000 {
+		assert.Fail(b.t, "a message comes back for ever")
+		return nil, true
+	}
 	if len(b.queue) == 0 || b.unsettled == prefetch {
 		return nil, len(b.queue) == 0 && b.unsettled == 0
 	}
 	id := b.queue[0]
 	b.queue = b.queue[1:]
 	b.unsettled++
+	b.handed++
 	if b.rng.IntN(10) == 0 { // it thinks that this one takes too long
 		b.queue = append(b.queue, id)
 	}
@@ -183,11 +189,13 @@ func runModel(t *testing.T, seed uint64, policy idem.InFlightPolicy, workers int
 	b := newModelBroker(t, seed, ids)
 	m := &modelHandler{b: b, running: map[string]bool{}, handled: map[string]int{}, rejected: map[string]int{}}
 	guard := hookGuard(t, idem.WithWindow(24*time.Hour))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // an ordinary run takes minutes
+	defer cancel()
 	for {
 		r := &idem.Receiver[*fakeDelivery]{
 			Guard: guard, OnInFlight: policy, Handle: m.handle, Logger: slog.New(slog.DiscardHandler),
 		}
-		how := depart(func() error { return r.Consume(t.Context(), workers, b.next) })
+		how := depart(func() error { return r.Consume(ctx, workers, b.next) })
 		if how == (departure{}) {
 			break
 		}
