@@ -271,6 +271,7 @@ func TestVerbsHonourTheirContext(t *testing.T) {
 				for range 20 { // or else a select might choose it by chance
 					require.ErrorIs(t, verb(done, d), context.Canceled)
 				}
+				synctest.Wait()
 				require.Empty(t, m.verbs(), "not even tried")
 				require.Equal(t, idem.Unsettled, d.Settled())
 
