@@ -270,12 +270,12 @@ func (r *rig[D]) native(o idem.Outcome) {
 		r.afterRequeue(m)
 	}
 	r.nothingMore(old, o)
-	r.alive()
 	if o == idem.Requeue {
 		r.redeliver()
 		r.again(m, "given back with the client's own call, and unsettled since")
 		r.settle(m, idem.Ack)
 	}
+	r.alive()
 	r.gone("it was settled with the client's own call")
 	if o == idem.Reject {
 		r.dead(m.id)

@@ -13,8 +13,9 @@ import (
 // guard; what must be cleaned up it hands to t.Cleanup.
 //
 // Each check is a subtest, named after the promise that it checks, and runs in a
-// bubble of package testing/synctest: no time passes but by Advance, and a guard's
-// goroutines must have ended when the cleanup is over. Run it with -race.
+// bubble of package testing/synctest, as does guard: no time passes but by Advance,
+// t.Run and t.Parallel can't be called, and a guard's goroutines must have ended when
+// the cleanup is over. Run it with -race.
 func TestGuard(t *testing.T, guard func(t *testing.T) Guard) {
 	checks := []struct {
 		name string
