@@ -83,7 +83,7 @@ func (c *crew[D]) feed(ctx context.Context, next func(context.Context) (D, error
 		switch {
 		case err == nil:
 			c.start(d)
-		case err == io.EOF: // itself: one that is wrapped tells of a broken connection
+		case err == io.EOF: //nolint:errorlint // itself: one that is wrapped tells of a broken connection
 			ended = true
 			return nil
 		case ctx.Err() == nil:
