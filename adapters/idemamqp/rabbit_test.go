@@ -149,7 +149,7 @@ func declare(t testing.TB, kind string) *queue {
 func declareWith(t testing.TB, kind string, afterDeath func(work string) amqp.Table) *queue {
 	t.Helper()
 	l := dial(t)
-	q := &queue{t: t, name: "idemamqp." + kind + "." + rand.Text(), line: l}
+	q := &queue{t: t, name: "idemamqp." + rand.Text()[:12], line: l}
 	q.dead = q.name + ".dead"
 	var args amqp.Table
 	if afterDeath != nil {

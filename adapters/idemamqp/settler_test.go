@@ -252,9 +252,9 @@ func TestIdentityFails(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	for text, make := range map[string]func() (*idemamqp.Source, error){
-		"name is empty":                       func() (*idemamqp.Source, error) { return idemamqp.New("") },
+		"name is empty":                        func() (*idemamqp.Source, error) { return idemamqp.New("") },
 		`queue "orders": option 1 of 1 is nil`: func() (*idemamqp.Source, error) { return idemamqp.New("orders", nil) },
-		"WithID must be given a function":     func() (*idemamqp.Source, error) { return idemamqp.New("orders", idemamqp.WithID(nil)) },
+		"WithID must be given a function":      func() (*idemamqp.Source, error) { return idemamqp.New("orders", idemamqp.WithID(nil)) },
 	} {
 		s, err := make()
 		assert.Nil(t, s)
