@@ -214,7 +214,7 @@ func (g *Generational) shard(hash uint64) *shard {
 func (g *Generational) makeShard(slot *atomic.Pointer[shard], hash uint64) *shard {
 	sh := &shard{g: g, index: hash & uint64(len(g.shards)-1)}
 	sh.terminal.sets[0].seed, sh.terminal.sets[1].seed = g.seed, g.seed
-	sh.lapsed.half = max(1, int(g.inFlight.limit)/len(g.shards))
+	sh.lapsed.half = max(minLapsed, int(g.inFlight.limit)/len(g.shards))
 	slot.CompareAndSwap(nil, sh)
 	return slot.Load()
 }
