@@ -25,6 +25,14 @@ func rounds(n int) int {
 	return n
 }
 
+// few is for what takes its time without any goroutines.
+func few(n int) int {
+	if raceEnabled || testing.Short() || invariants {
+		return n / 5
+	}
+	return n
+}
+
 func TestAtomicityOneBeginPerId(t *testing.T) {
 	const racers = 64
 	for _, m := range []int{100, manyShards} {

@@ -93,7 +93,7 @@ func TestIdsetCompactsWhatIsRemoved(t *testing.T) {
 	r := newIdsetRig()
 	keep := r.key(ID("kept"))
 	r.set.add(&keep, Rejected)
-	for i := range 100_000 {
+	for i := range few(100_000) {
 		k := r.key(number(i))
 		r.set.add(&k, Completed)
 		r.set.remove(r.set.find(&k))
@@ -176,7 +176,7 @@ func TestArenaStartsSmallAndGivesBack(t *testing.T) {
 
 func TestFlightsAgainstTheBuiltInMap(t *testing.T) {
 	seed := maphash.MakeSeed()
-	for run := range 20 {
+	for run := range 6 {
 		rnd := rand.New(rand.NewPCG(uint64(run), 2))
 		var f flights
 		known := map[Identity]uint64{}
