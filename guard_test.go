@@ -144,7 +144,7 @@ func (s *script) do(op, id string) string {
 	case "in flight":
 		return strconv.Itoa(s.g.Stats().InFlight)
 	case "horizon":
-		return strconv.Itoa(int(s.g.Stats().Horizon))
+		return strconv.FormatInt(int64(s.g.Stats().Horizon), 10)
 	default:
 		s.t.Fatalf("unknown op %q", op)
 	}

@@ -2,6 +2,7 @@ package idem
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"runtime"
 	"strings"
@@ -19,7 +20,7 @@ import (
 // heapOf returns the bytes and objects that what make returns holds on the heap.
 // It takes the least of a few tries: other things come and go meanwhile.
 func heapOf[T any](make func() T) (bytes, objects int) {
-	bytes, objects = 1<<62, 1<<62
+	bytes, objects = math.MaxInt, math.MaxInt
 	for range 3 {
 		before := heap()
 		kept := make()
