@@ -335,6 +335,8 @@ func TestRebalances(t *testing.T) {
 			for range 3 {
 				members = append(members, come())
 				r.eventually(func() bool { return members[len(members)-1].has() > 0 })
+				soon := len(done.all()) + 100
+				r.eventually(func() bool { return len(done.all()) > soon })
 				if len(members) > 2 {
 					members[0].leave() // in the middle of it all
 					members = slices.Delete(members, 0, 1)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,7 +54,8 @@ type commit struct {
 func newRig(t testing.TB, partitions int32) *rig {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(partitions, topic),
-		kfake.GroupMinSessionTimeout(time.Millisecond))
+		kfake.GroupMinSessionTimeout(time.Millisecond),
+		kfake.BrokerConfigs(map[string]string{"group.consumer.heartbeat.interval.ms": "50"}))
 	require.NoError(t, err)
 	t.Cleanup(cluster.Close)
 	guard, err := idem.NewGenerational()
@@ -305,8 +305,3 @@ func ids(prefix string, n int) []string {
 	}
 	return list
 }
-
-// switched is a fault that can be turned on and off.
-type switched struct{ atomic.Bool }
-
-func (s *switched) when(kmsg.Request) bool { return s.Load() }
