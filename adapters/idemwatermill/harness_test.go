@@ -17,7 +17,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// Nothing is left running, but for what Watermill's own Deduplicator never stops.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreTopFunction("github.com/ThreeDotsLabs/watermill/message/router/middleware.(*mapExpiringKeyRepository).cleanOutLoop"))
+}
 
 const (
 	patience = 10 * time.Second
@@ -79,25 +83,27 @@ func (b *broker) push(topic string, msg *message.Message) {
 	})
 }
 
-func (b *broker) pop(ctx context.Context, topic string) *message.Message {
+// pop waits for a message, and opens a delivery of it.
+func (b *broker) pop(ctx context.Context, topic string) (msg, d *message.Message, again chan struct{}) {
 	for ctx.Err() == nil {
-		var msg *message.Message
 		var wake chan struct{}
 		b.locked(func() {
 			wake = b.wake
 			if q := b.queues[topic]; len(q) > 0 {
 				msg, b.queues[topic] = q[0], q[1:]
+				d, again = msg.Copy(), make(chan struct{})
+				b.open[d] = sync.OnceFunc(func() { close(again) })
 			}
 		})
 		if msg != nil {
-			return msg
+			break
 		}
 		select {
 		case <-wake:
 		case <-ctx.Done():
 		}
 	}
-	return nil
+	return msg, d, again
 }
 
 // redeliver delivers again what is delivered and not settled, as if a deadline had
@@ -147,54 +153,49 @@ func (c *conn) Subscribe(ctx context.Context, topic string) (<-chan *message.Mes
 		defer close(out)
 		defer cancel()
 		for {
-			msg := c.broker.pop(ctx, topic)
+			msg, d, again := c.broker.pop(ctx, topic)
 			if msg == nil {
 				return
 			}
-			c.deliver(ctx, topic, msg, out)
+			ctx, cancel := context.WithCancel(ctx)
+			d.SetContext(ctx)
+			select {
+			case out <- d:
+			case <-ctx.Done():
+			}
+			go func() {
+				defer cancel()
+				c.broker.await(ctx, topic, msg, d, again)
+			}()
 		}
 	}()
 	return out, nil
 }
 
-func (c *conn) deliver(ctx context.Context, topic string, msg *message.Message, out chan<- *message.Message) {
-	b, again := c.broker, make(chan struct{})
-	d := msg.Copy()
-	ctx, cancel := context.WithCancel(ctx)
-	d.SetContext(ctx)
-	b.locked(func() { b.open[d] = sync.OnceFunc(func() { close(again) }) })
+// await does what is to be done when a delivery is settled, or cut off.
+func (b *broker) await(ctx context.Context, topic string, msg, d *message.Message, again <-chan struct{}) {
+	back := true
 	select {
-	case out <- d:
+	case <-d.Acked():
+		b.locked(func() {
+			b.acks++
+			b.lose--
+			back = b.lose >= 0
+		})
+	case <-d.Nacked():
+		b.locked(func() { b.nacks++ })
+	case <-again:
 	case <-ctx.Done():
 	}
-	go func() {
-		back := true
-		defer cancel()
-		select {
-		case <-d.Acked():
-			b.locked(func() {
-				b.acks++
-				b.lose--
-				back = b.lose >= 0
-			})
-		case <-d.Nacked():
-			b.locked(func() { b.nacks++ })
-		case <-again:
-			b.push(topic, msg)
-			b.locked(func() { delete(b.open, d) })
-			select { // the context is not the deadline's
-			case <-d.Acked():
-			case <-d.Nacked():
-			case <-ctx.Done():
-			}
-			return
-		case <-ctx.Done():
-		}
-		if back {
-			b.push(topic, msg)
-		}
-		b.locked(func() { delete(b.open, d) })
-	}()
+	if back {
+		b.push(topic, msg)
+	}
+	b.locked(func() { delete(b.open, d) })
+	select { // past a deadline the context goes on
+	case <-d.Acked():
+	case <-d.Nacked():
+	case <-ctx.Done():
+	}
 }
 
 // rig is a broker, a guard, and what has run.

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// acked asserts how often the broker has heard what.
+// heard asserts how often the broker has heard what.
 func (r *rig) heard(acks, nacks int) {
 	r.t.Helper()
 	a, n, _ := r.counts()

@@ -10,8 +10,8 @@ import (
 	"github.com/idem-go/idem"
 )
 
-// longestWatch is for a message that nobody settles, and whose context never ends:
-// one that some middleware has put in the place of the router's. By then a guard's
+// longestWatch is for a message whose context never ends: nobody may ever settle
+// it, if some middleware has put it in the place of the router's. By then a guard's
 // default lease is over, too.
 const longestWatch = time.Hour
 
@@ -41,23 +41,28 @@ func (m *dedup) watch(t *turn, onAck idem.Outcome) {
 // end of its context alone doesn't say that: it ends with the subscription, and
 // the router still publishes outputs; and it ends with the ack.
 func (m *dedup) await(f *flight, ctx, sub context.Context) {
-	var closed <-chan struct{}
+	over, closed := ctx.Done(), (<-chan struct{})(nil)
 	if sub != nil {
 		closed = sub.Done()
 	}
-	timer := time.NewTimer(longestWatch)
-	defer timer.Stop()
+	if over == nil && closed == nil {
+		f.wait(longestWatch)
+		return
+	}
 	select {
 	case <-f.acked:
-		return
 	case <-f.nacked:
-		return
-	case <-timer.C:
-		return
-	case <-ctx.Done():
+	case <-over:
+		f.wait(m.settleTimeout)
 	case <-closed:
+		f.wait(m.settleTimeout)
 	}
-	timer.Reset(m.settleTimeout)
+}
+
+// wait returns when the message is settled, or after d.
+func (f *flight) wait(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	select {
 	case <-f.acked:
 	case <-f.nacked:
