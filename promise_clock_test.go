@@ -34,6 +34,17 @@ func TestClockIsReadOnceACall(t *testing.T) {
 	}
 }
 
+func TestClockIsNotReadForClaimsThatAreNoClaims(t *testing.T) {
+	// A deferred Release of an unidentified message costs nothing.
+	g, clock := newGuard(t)
+	for _, verb := range verbs {
+		verb(g, Claim{})
+		verb(g, NewClaim(ID("a"), 7))
+	}
+	g.TryBegin(ID(""))
+	require.Zero(t, clock.readings())
+}
+
 func TestClockBackwardStepFreezesNothing(t *testing.T) {
 	const w = 100 * time.Second
 	eachSize(t, func(t *testing.T, m int) {
