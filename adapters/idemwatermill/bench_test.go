@@ -30,6 +30,8 @@ func BenchmarkRouter(b *testing.B) {
 			done := make(chan error)
 			go func() { done <- router.Run(context.Background()) }()
 			<-router.Running()
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
 			b.ReportAllocs()
 			last := make([]*message.Message, 64) // as many at once
 			for i := 0; b.Loop(); i++ {
@@ -37,6 +39,7 @@ func BenchmarkRouter(b *testing.B) {
 					<-old.Acked()
 				}
 				msg := identified(strconv.Itoa(i))
+				msg.SetContext(ctx)
 				last[i%len(last)] = msg
 				feed <- msg
 			}

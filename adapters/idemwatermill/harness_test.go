@@ -291,7 +291,9 @@ func run(t *testing.T, router *message.Router) (stop func()) {
 		if err := router.Close(); err != nil {
 			t.Errorf("closing the router: %v", err)
 		}
-		<-done
+		if err := <-done; err != nil {
+			t.Errorf("running the router: %v", err)
+		}
 	})
 	t.Cleanup(stop)
 	return stop

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -78,10 +79,36 @@ func (t *turn) begin() (state idem.State) {
 		t.claim, state = t.m.guard.TryBegin(t.id)
 		return state
 	}
-	ctx, cancel := t.within(t.m.holdTimeout)
-	defer cancel()
-	t.claim, state, _ = idem.Begin(ctx, t.m.guard, t.id) // an error comes with InFlight, and says no more
+	h := &hold{Context: t.ctx, turn: t}
+	defer h.end()
+	t.claim, state, _ = idem.Begin(h, t.m.guard, t.id) // an error comes with InFlight, and says no more
 	return state
+}
+
+// hold is the context of a message that may have to be held. Its time begins when
+// somebody waits for its end, which hardly any message comes to.
+type hold struct {
+	context.Context
+	turn   *turn
+	once   sync.Once
+	timed  context.Context // nil until then
+	cancel context.CancelFunc
+}
+
+func (h *hold) begun() context.Context {
+	h.once.Do(func() { h.timed, h.cancel = h.turn.within(h.turn.m.holdTimeout) })
+	return h.timed
+}
+
+func (h *hold) Done() <-chan struct{}       { return h.begun().Done() }
+func (h *hold) Err() error                  { return h.begun().Err() }
+func (h *hold) Deadline() (time.Time, bool) { return h.begun().Deadline() }
+
+func (h *hold) end() {
+	h.once.Do(func() {})
+	if h.cancel != nil {
+		h.cancel()
+	}
 }
 
 // within is a context that ends after d, or when there is no time left.

@@ -31,7 +31,7 @@ func (m *dedup) watch(t *turn, onAck idem.Outcome) {
 	m.flights.add(t.id.ID, f)
 	ctx, sub := t.ctx, t.sub
 	go func() {
-		m.await(f, ctx, sub)
+		m.await(ctx, sub, f)
 		f.settle(m.guard)
 		m.flights.remove(t.id.ID, f)
 	}()
@@ -40,7 +40,7 @@ func (m *dedup) watch(t *turn, onAck idem.Outcome) {
 // await returns when the message is settled, or when nobody will settle it. The
 // end of its context alone doesn't say that: it ends with the subscription, and
 // the router still publishes outputs; and it ends with the ack.
-func (m *dedup) await(f *flight, ctx, sub context.Context) {
+func (m *dedup) await(ctx, sub context.Context, f *flight) {
 	over, closed := ctx.Done(), (<-chan struct{})(nil)
 	if sub != nil {
 		closed = sub.Done()

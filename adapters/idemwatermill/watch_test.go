@@ -53,12 +53,12 @@ func TestTheMessageDecides(t *testing.T) {
 		"acked, and over at once": {func(msg *message.Message, end context.CancelFunc) { msg.Ack(); end() }, 1},
 		"over, and acked later": {func(msg *message.Message, end context.CancelFunc) {
 			end()
-			time.Sleep(5*time.Second - 1)
+			time.Sleep(5*time.Second - time.Nanosecond)
 			msg.Ack()
 		}, 1},
 		"over, and nacked later": {func(msg *message.Message, end context.CancelFunc) {
 			end()
-			time.Sleep(5*time.Second - 1)
+			time.Sleep(5*time.Second - time.Nanosecond)
 			msg.Nack()
 		}, 0},
 		"over, and never settled": {func(_ *message.Message, end context.CancelFunc) {
@@ -100,10 +100,10 @@ func TestTheEndOfTheContextLeavesTimeToSettle(t *testing.T) {
 		msg.SetContext(ctx)
 		handled(t, r, msg)
 		end()
-		time.Sleep(defaultSettleTimeout - 1)
+		time.Sleep(defaultSettleTimeout - time.Nanosecond)
 		synctest.Wait()
 		assert.Equal(t, 1, r.guard.Stats().InFlight)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		assert.Zero(t, r.guard.Stats().InFlight)
 	})
@@ -131,10 +131,10 @@ func TestAMessageThatNobodySettlesIsNotWatchedForEver(t *testing.T) {
 		r.guard = newGuard(t, idem.WithLease(100*time.Hour))
 		r.dedup = newDedup(t, r.guard)
 		handled(t, r, identified("a"))
-		time.Sleep(longestWatch - 1)
+		time.Sleep(longestWatch - time.Nanosecond)
 		synctest.Wait()
 		assert.Equal(t, 1, r.guard.Stats().InFlight)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		assert.Equal(t, uint64(1), r.guard.Stats().Released)
 	})
