@@ -193,3 +193,19 @@ func TestAckAfterTheClientHasReopenedTheChannel(t *testing.T) {
 	require.True(t, ok, "the new message was settled by the old one's ack")
 	assert.Equal(t, "new", msg.MessageId)
 }
+
+// A process that reconnects for years keeps nothing of its old channels.
+func TestSourceForgetsClosedChannels(t *testing.T) {
+	q := declare(t, "classic")
+	s := q.source()
+	for range 5 {
+		l, deliveries := q.consume(s, 1)
+		q.publish("a")
+		d, err := s.Next(deliveries)(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, d.Ack(t.Context()))
+		assert.Equal(t, 1, s.Watches())
+		l.hangUp()
+		assert.ErrorIs(t, s.Delivery(*d.Msg()).Ack(t.Context()), amqp.ErrClosed)
+	}
+}

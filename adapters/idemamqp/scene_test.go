@@ -155,7 +155,7 @@ func (s *scene) workAs(r *idemamqp.Receiver, workers, prefetch int) *shift {
 		defer close(sh.ended)
 		sh.err = r.Consume(ctx, workers, s.noted(s.source.Next(deliveries)))
 	}()
-	s.t.Cleanup(func() { stop(); l.cut(); sh.wait() })
+	s.t.Cleanup(func() { stop(); l.cut(); _ = sh.wait() })
 	return sh
 }
 
