@@ -201,11 +201,10 @@ func TestSourceForgetsClosedChannels(t *testing.T) {
 	for range 5 {
 		l, deliveries := q.consume(s, 1)
 		q.publish("a")
-		d, err := s.Next(deliveries)(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, d.Ack(t.Context()))
+		msg := <-deliveries
+		require.NoError(t, s.Delivery(msg).Ack(t.Context()))
 		assert.Equal(t, 1, s.Watches())
 		l.hangUp()
-		assert.ErrorIs(t, s.Delivery(*d.Msg()).Ack(t.Context()), amqp.ErrClosed)
+		assert.ErrorIs(t, s.Delivery(msg).Ack(t.Context()), amqp.ErrClosed, "the old channel's end is known still")
 	}
 }
