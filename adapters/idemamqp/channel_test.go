@@ -208,3 +208,25 @@ func TestSourceForgetsClosedChannels(t *testing.T) {
 		assert.ErrorIs(t, s.Delivery(msg).Ack(t.Context()), amqp.ErrClosed, "the old channel's end is known still")
 	}
 }
+
+// What the client still had buffered when the channel was closed can't be settled:
+// it isn't handed out, and comes again.
+func TestNextDropsWhatWasBufferedAtTheEnd(t *testing.T) {
+	q := declare(t, "classic")
+	s := q.source()
+	l, deliveries := q.consume(s, 1)
+	q.publish("a")
+	msg := <-deliveries
+	l.hangUp()
+	late := make(chan amqp.Delivery, 1)
+	late <- msg
+	close(late)
+	_, err := s.Next(late)(t.Context())
+	assert.True(t, err == io.EOF, "got %v", err) //nolint:errorlint // a wrapped one says something else to Consume
+	l, deliveries = q.consume(s, 1)
+	d, err := s.Next(deliveries)(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, d.Ack(t.Context()))
+	l.hangUp()
+	q.requireEmpty()
+}
