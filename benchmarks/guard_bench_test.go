@@ -1,0 +1,82 @@
+package benchmarks
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/idem-go/idem"
+	"github.com/idem-go/idem/benchmarks/internal/ids"
+	"github.com/idem-go/idem/benchmarks/internal/peers"
+)
+
+// BenchmarkGuard measures the guard's calls one by one.
+func BenchmarkGuard(b *testing.B) {
+	b.Run("do=nothing,nil", nilGuard)
+	b.Run("do=TryBegin,seen-just-now", duplicateJustNow)
+	b.Run("do=TryBegin,seen-any-time", duplicateAnyTime)
+	for _, settle := range []struct {
+		name string
+		with func(*idem.Generational, idem.Claim)
+	}{
+		{"Complete", (*idem.Generational).Complete},
+		{"Reject", (*idem.Generational).Reject},
+		{"Release", (*idem.Generational).Release},
+	} {
+		for _, mode := range modes {
+			b.Run(fmt.Sprintf("do=TryBegin+%s/mode=%s", settle.name, mode.name), func(b *testing.B) {
+				s := newScene(peers.Named("idem"), usual(), usualLength, ids.Repeat{})
+				g := s.peer.(interface{ Guard() *idem.Generational }).Guard()
+				s.measure(b, mode.goroutines, func(id string) bool {
+					claim, _ := g.TryBegin(idem.ID(id))
+					settle.with(g, claim)
+					return true
+				})
+			})
+		}
+	}
+}
+
+// nilGuard does not use b.Loop, which stores all that a call takes and gives, and
+// that is more than the call itself does.
+func nilGuard(b *testing.B) {
+	var off *idem.Generational
+	id := idem.ID("a message's id, as long as most are.")
+	b.ReportAllocs()
+	for range b.N {
+		_, found = off.TryBegin(id)
+	}
+}
+
+var found idem.State // written, so that no compiler leaves the call out
+
+// duplicateJustNow asks for one and the same id: all it touches is in the caches.
+func duplicateJustNow(b *testing.B) {
+	g, stream := fullGuard()
+	id := idem.ID(stream.Past(1))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, state := g.TryBegin(id); state != idem.Completed {
+			b.Fatal(state)
+		}
+	}
+}
+
+// duplicateAnyTime asks for ids of all that the guard remembers, in no order.
+func duplicateAnyTime(b *testing.B) {
+	g, stream := fullGuard()
+	known := make([]idem.Identity, usual()/2)
+	for i := range known {
+		known[i] = idem.ID(stream.Past(1 + i*7919%len(known)))
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if _, state := g.TryBegin(known[i%len(known)]); state != idem.Completed {
+			b.Fatal(state)
+		}
+	}
+}
+
+func fullGuard() (*idem.Generational, *ids.Stream) {
+	s := newScene(peers.Named("idem"), usual(), usualLength, ids.Repeat{})
+	return s.peer.(interface{ Guard() *idem.Generational }).Guard(), s.stream
+}
