@@ -90,7 +90,7 @@ func (r *run) handle(_ context.Context, d *idemamqp.Delivery) (err error) {
 	n := r.ledger.start(d)
 	defer func() { r.ledger.finish(d, err) }()
 	id := fnv.New64a()
-	io.WriteString(id, d.Msg().MessageId)
+	_, _ = io.WriteString(id, d.Msg().MessageId) // a hash takes anything
 	dice := rand.New(rand.NewPCG(id.Sum64(), uint64(n)))
 	work := time.Duration(2+dice.IntN(15)) * time.Millisecond
 	if dice.IntN(10) == 0 {
