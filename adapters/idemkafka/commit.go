@@ -42,6 +42,9 @@ func (s *Source) note(p *partition, behind kgo.EpochOffset) (before kgo.EpochOff
 	}
 	before = p.settled
 	p.settled = behind
+	if !s.noted && s.interval > 0 && s.wake != nil {
+		s.wake() // the poll under way waits for records only: it is to wait for the interval too
+	}
 	s.noted = true
 	return before, nil
 }

@@ -155,9 +155,15 @@ func places(partitions map[string][]int32) func(func(place) bool) {
 	}
 }
 
-// passes says whether the client overcomes err by itself.
+// passes says whether the client overcomes err by itself. It doesn't follow a topic
+// that is deleted and made anew.
 func passes(err error) bool {
 	var loss *kgo.ErrDataLoss
 	var session *kgo.ErrGroupSession
-	return errors.As(err, &loss) || errors.As(err, &session) || kerr.IsRetriable(err)
+	switch {
+	case errors.As(err, &loss), errors.As(err, &session):
+		return true
+	default:
+		return kerr.IsRetriable(err) && !errors.Is(err, kerr.UnknownTopicID)
+	}
 }

@@ -297,7 +297,7 @@ func TestRebalances(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const partitions, each = 6, 150
+			const partitions, each = 6, 100
 			r := newRig(t, partitions)
 			var attempts, done tally
 			var mu sync.Mutex // protects running and twice
@@ -335,7 +335,7 @@ func TestRebalances(t *testing.T) {
 			for range 3 {
 				members = append(members, come())
 				r.eventually(func() bool { return members[len(members)-1].has() > 0 })
-				soon := len(done.all()) + 100
+				soon := len(done.all()) + 60
 				r.eventually(func() bool { return len(done.all()) > soon })
 				if len(members) > 2 {
 					members[0].leave() // in the middle of it all

@@ -166,15 +166,6 @@ func (r *rig) joinAs(id ID, client []kgo.Opt, opts ...Option) *member {
 	return &member{r, source, c}
 }
 
-// stable waits until the group has that many members, and they have partitions.
-func (r *rig) stable(members int) {
-	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	_, err := r.cluster.WaitGroupStable(ctx, group, members)
-	require.NoError(r.t, err)
-}
-
 // has is how many partitions the member has.
 func (m *member) has() int {
 	m.source.mu.Lock()

@@ -98,7 +98,9 @@ func (s *Source) Opts() []kgo.Opt {
 // It answers io.EOF when the client is closed, so Consume returns nil then. But
 // close the client after Consume has returned: it commits the last offsets.
 // Trouble that the client overcomes by itself is logged at Warn, such as a lost
-// group session; what it reports as an error that lasts is one.
+// group session; what lasts is an error of Next: missing rights, or a topic that
+// was deleted and made anew, which a client doesn't follow. Make the client anew
+// then.
 //
 // Calling Next resumes the partitions that were stopped.
 func (s *Source) Next(r *Receiver) func(context.Context) (*Delivery, error) {

@@ -107,7 +107,8 @@ func WithRetry(retry func(ctx context.Context, r *kgo.Record, cause error) error
 
 // WithDeadLetter has a rejected record go to deadLetter: to a topic for those.
 // When it returns nil the record is settled. An error gives it back, and context
-// and cause are as for [WithRetry].
+// and cause are as for [WithRetry]. A client that produces goes on with a record
+// after the context has ended, unless it has kgo.AllowIdempotentProduceCancellation.
 //
 // Without it nothing may be rejected, since the record would be gone: Reject
 // stops the partition at the record, and returns an error that wraps

@@ -52,22 +52,26 @@ func TestNextRefuses(t *testing.T) {
 	r := newRig(t, 1)
 	r.produce(0, "a")
 	receiver := r.receiver(nothing)
-	consumer := []kgo.Opt{kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic)}
+	groups := 0
+	join := func(opts ...kgo.Opt) {
+		groups++ // one each: they must not wait for each other's partition
+		r.newClient(append([]kgo.Opt{kgo.ConsumerGroup(fmt.Sprint(group, groups)), kgo.ConsumeTopics(topic)}, opts...)...)
+	}
 	for name, tt := range map[string]struct {
 		receiver *Receiver
 		clients  func(*Source)
 		text     string
 		kind     error
 	}{
-		"no receiver": {nil, func(s *Source) { r.newClient(append(consumer, s.Opts()...)...) }, "the receiver is nil", idem.ErrInvalidOption},
+		"no receiver": {nil, func(s *Source) { join(s.Opts()...) }, "the receiver is nil", idem.ErrInvalidOption},
 		"no client":   {receiver, func(*Source) {}, "no client was made with the Opts", idem.ErrInvalidOption},
 		"two clients": {receiver, func(s *Source) {
-			r.newClient(append(consumer, s.Opts()...)...)
-			r.newClient(append(consumer, s.Opts()...)...)
+			join(s.Opts()...)
+			join(s.Opts()...)
 		}, "two clients", idem.ErrInvalidOption},
 		"opts not last": {receiver, func(s *Source) {
 			ours := kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) {})
-			r.newClient(append(append(consumer, s.Opts()...), ours)...)
+			join(append(s.Opts(), ours)...)
 		}, "orders/0 came, which was never assigned: give the client the source's Opts last", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +132,7 @@ func TestTrouble(t *testing.T) {
 	}
 	passing := []error{context.Canceled, context.DeadlineExceeded, &kgo.ErrDataLoss{}, &kgo.ErrGroupSession{Err: kerr.UnknownMemberID}, kerr.NotLeaderForPartition}
 	require.NoError(t, s.trouble(fetches(passing...)))
-	for _, lasting := range []error{kerr.TopicAuthorizationFailed, errors.New("batch parse failure")} {
+	for _, lasting := range []error{kerr.TopicAuthorizationFailed, kerr.UnknownTopicID, errors.New("batch parse failure")} {
 		require.ErrorIs(t, s.trouble(fetches(append(passing, lasting, errHandler)...)), lasting)
 	}
 }
@@ -165,6 +169,10 @@ func TestOrderInAPartitionAndPartitionsInParallel(t *testing.T) {
 	}))
 	for p := range int32(partitions) {
 		r.settled(p, each)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for p := range int32(partitions) {
 		assert.Len(t, order[p], each)
 		assert.True(t, slices.IsSorted(order[p]))
 	}
@@ -234,6 +242,31 @@ func TestCommitInterval(t *testing.T) {
 	r.settled(0, 500) // also when nothing comes any more
 	assert.Less(t, len(r.commits(0)), 50)
 	assert.Len(t, runs.all(), 500)
+}
+
+// What is noted while Next already waits for records is committed all the same.
+func TestCommitIntervalWhileNextWaits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.produce(0, "a", "b")
+	m := r.join(WithCommitInterval(500 * time.Millisecond))
+	require.NoError(t, ack(m.next())) // the first of all commits
+	d := m.next()
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := make(chan struct{})
+	go func() {
+		defer close(waiting)
+		_, _ = m.source.Next(r.receiver(nothing))(ctx)
+	}()
+	r.eventually(func() bool {
+		m.source.mu.Lock()
+		defer m.source.mu.Unlock()
+		return m.source.wake != nil
+	})
+	require.NoError(t, ack(d))
+	r.settled(0, 2)
+	cancel()
+	<-waiting
 }
 
 func TestCommitOnDemand(t *testing.T) {
@@ -321,22 +354,37 @@ func TestTopicMadeAnew(t *testing.T) {
 	}
 }
 
-// The same while the consumer runs: the client notices, and begins again.
+// The same while the consumer runs. The client doesn't follow: Consume ends, and a
+// new client goes on, or the old one if it is told to forget the topic.
 func TestTopicMadeAnewUnderTheConsumer(t *testing.T) {
-	t.Parallel()
-	r, runs := newRig(t, 1), tally{}
-	r.rewinds()
-	m := r.joinAs(HeaderID("id"), []kgo.Opt{kgo.MetadataMaxAge(50 * time.Millisecond)})
-	m.consume(r.receiver(runs.handle))
-	r.produce(0, ids("old", 10)...)
-	r.settled(0, 10)
-	require.NoError(t, r.cluster.DeleteTopic(topic))
-	require.NoError(t, r.cluster.CreateTopic(topic, 1, nil))
-	r.producer = r.newClient(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DefaultProduceTopic(topic))
-	r.produce(0, "new0", "new1")
-	r.settled(0, 2)
-	assert.Equal(t, 1, runs.of("new0"))
-	assert.Equal(t, 1, runs.of("new1"))
+	for name, anew := range map[string]func(*member) *member{
+		"new client": func(m *member) *member { m.leave(); return m.join() },
+		"old client": func(m *member) *member {
+			m.client.PurgeTopicsFromClient(topic)
+			m.client.AddConsumeTopics(topic)
+			return m
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, runs, result := newRig(t, 1), tally{}, make(chan error)
+			r.rewinds()
+			m := r.joinAs(HeaderID("id"), []kgo.Opt{kgo.MetadataMaxAge(50 * time.Millisecond)})
+			receiver := r.receiver(runs.handle)
+			go func() { result <- receiver.Consume(context.Background(), 1, m.source.Next(receiver)) }()
+			r.produce(0, ids("old", 10)...)
+			r.settled(0, 10)
+			require.NoError(t, r.cluster.DeleteTopic(topic))
+			require.NoError(t, r.cluster.CreateTopic(topic, 1, nil))
+			require.ErrorIs(t, <-result, kerr.UnknownTopicID)
+			r.producer = r.newClient(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DefaultProduceTopic(topic))
+			r.produce(0, "new0", "new1")
+			anew(m).consume(r.receiver(runs.handle))
+			r.settled(0, 2)
+			assert.Equal(t, 1, runs.of("new0"))
+			assert.Equal(t, 1, runs.of("new1"))
+		})
+	}
 }
 
 func TestCallbacksOfTheUser(t *testing.T) {
