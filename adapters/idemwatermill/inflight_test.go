@@ -176,6 +176,7 @@ func TestOutputsThatFailAtShutdownAreMadeAgain(t *testing.T) {
 	r.locked(func() { r.refuse = failFirst(1, invoices) })
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); stop() }()
+	r.eventually(func() bool { _, _, open := r.counts(); return open == 0 }, "the connection is cut")
 	g.gate <- nil
 	<-stopped
 	assert.Empty(t, r.waiting(invoices))

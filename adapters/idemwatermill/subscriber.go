@@ -7,10 +7,10 @@ import (
 )
 
 // CloseEndsHolds is a message.SubscriberDecorator for a Pub/Sub whose messages
-// keep a context of their own when the subscription ends: one over HTTP, or
-// GoChannel with PreserveContext. With it the router's Close, and the handler's
-// Stop, end holds there too. Other Pub/Subs need nothing: the contexts of their
-// messages come from the subscription's.
+// keep a context of their own when the subscription ends, as those of GoChannel
+// with PreserveContext do. With it the router's Close, and the handler's Stop, end
+// holds there too. Other Pub/Subs need nothing: Watermill wants the contexts of
+// their messages made from the subscription's.
 //
 //	router.AddSubscriberDecorators(idemwatermill.CloseEndsHolds)
 func CloseEndsHolds(sub message.Subscriber) (message.Subscriber, error) {
