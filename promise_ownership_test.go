@@ -178,6 +178,24 @@ func TestOwnershipCompleteOfALapsedClaimRecordsWhoeverOwnsTheIdNow(t *testing.T)
 	}
 }
 
+func TestOwnershipALateCompleteProlongsNothing(t *testing.T) {
+	// The id was completed meanwhile, by its second owner or by another late one.
+	for _, id := range []string{"a#2", "a#1"} {
+		eachSize(t, func(t *testing.T, m int) {
+			play(t, []Option{WithWindow(1000), WithLease(10), WithMaxTracked(m)},
+				row{0, "begin", "a", "Begun"},
+				row{20, "begin", "a", "Begun"},
+				row{40, "begin", "a", "Begun"},
+				row{50, "complete", "a#3", ""},
+				row{700, "complete", id, ""}, // it would be of the next generation
+				row{1049, "look", "a", "Completed"},
+				row{1050, "look", "a", "Begun"},
+				row{1050, "tracked", "", "0"},
+			)
+		})
+	}
+}
+
 func TestOwnershipAnOvertakenClaimRecordsWhenTheRecordIsGone(t *testing.T) {
 	// The window is shorter than the lease: what the late Complete recorded is
 	// forgotten when the second owner is done.
