@@ -2,19 +2,13 @@ package benchmarks
 
 import (
 	"fmt"
-	"runtime"
-	"runtime/debug"
-	"slices"
 	"testing"
-	"time"
 
-	"github.com/idem-go/idem/benchmarks/internal/ids"
 	"github.com/idem-go/idem/benchmarks/internal/peers"
 )
 
 // BenchmarkMemory reports what an id costs in heap, the id itself included where a
-// peer keeps the caller's string: B/id and objects/id, by the ids it was found to
-// hold.
+// peer keeps the caller's string.
 func BenchmarkMemory(b *testing.B) {
 	for _, length := range []int{16, 36, 200} {
 		for _, k := range peers.All {
@@ -28,56 +22,6 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// figuresOnly is for benchmarks whose figures are no times. It comes before they are
-// reported: the loop forgets what was.
-func figuresOnly(b *testing.B) {
-	for b.Loop() {
-	}
-	b.ReportMetric(0, "ns/op") // which is not shown
-}
-
-// footprint is what a scene's peer holds of the heap.
-type footprint struct{ bytes, objects, ids float64 }
-
-func (f footprint) report(b *testing.B) {
-	b.ReportMetric(f.bytes/f.ids, "B/id")
-	b.ReportMetric(f.objects/f.ids, "objects/id")
-}
-
-// measuredScene is newScene, and what it holds of the heap.
-func measuredScene(k peers.Kind, tracked, length int) (*scene, footprint) {
-	before := heap()
-	s := newScene(k, tracked, length, ids.Repeat{})
-	after := heap()
-	return s, footprint{
-		bytes:   float64(after.HeapAlloc) - float64(before.HeapAlloc),
-		objects: float64(after.HeapObjects) - float64(before.HeapObjects),
-		ids:     float64(s.held()),
-	}
-}
-
-// heap is as it is after the second collection: the first one runs finalizers and
-// empties pools.
-func heap() (m runtime.MemStats) {
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return m
-}
-
-// held counts the ids that the peer holds, by a sample if they are many. An id that
-// isn't held may be remembered by being asked for, but those are the older ones.
-func (s *scene) held() int {
-	stride := max(1, s.tracked/10_000)
-	held := 0
-	for back := 1; back <= s.fed; back += stride {
-		if s.peer.Holds(s.stream.Past(back)) {
-			held += stride
-		}
-	}
-	return held
-}
-
 // BenchmarkLarge compares the peers with four million ids to remember: calls, memory
 // and what the collector has to do. Each peer is filled once for all of it.
 func BenchmarkLarge(b *testing.B) {
@@ -88,34 +32,15 @@ func BenchmarkLarge(b *testing.B) {
 		b.Run("peer="+k.Name, func(b *testing.B) {
 			s, size := measuredScene(k, 4_000_000, usualLength)
 			defer s.peer.Close()
-			b.Run("do=collect", func(b *testing.B) {
-				collect(b)
-				size.report(b)
-			})
 			s.spread()
-			for _, mode := range modes {
-				b.Run("do="+mode.name, func(b *testing.B) { s.measure(b, mode.goroutines, nil) })
-			}
+			b.Run("do=serial", func(b *testing.B) {
+				s.measure(b, 1, nil)
+				size.report(b)
+				size.reportCollector(b)
+			})
+			b.Run("do=parallel", func(b *testing.B) { s.measure(b, modes[1].goroutines, nil) })
 		})
 	}
-}
-
-// collect reports how long a whole collection takes, which is how long it competes
-// with the program for cores, and for how long it stops the program meanwhile.
-func collect(b *testing.B) {
-	const rounds = 5
-	var took [rounds]time.Duration
-	for i := range took {
-		began := time.Now()
-		runtime.GC()
-		took[i] = time.Since(began)
-	}
-	var stats debug.GCStats
-	debug.ReadGCStats(&stats)
-	slices.Sort(took[:])
-	figuresOnly(b)
-	b.ReportMetric(float64(took[rounds/2].Microseconds())/1000, "ms/collection")
-	b.ReportMetric(float64(slices.Max(stats.Pause[:rounds]).Nanoseconds())/1000, "µs-stopped/collection")
 }
 
 // BenchmarkGrowth follows the guard, and its plainest form, from a thousand ids to
@@ -135,4 +60,12 @@ func BenchmarkGrowth(b *testing.B) {
 			})
 		}
 	}
+}
+
+// figuresOnly is for benchmarks whose figures are no times. It comes before they are
+// reported: the loop forgets what was.
+func figuresOnly(b *testing.B) {
+	for b.Loop() {
+	}
+	b.ReportMetric(0, "ns/op") // which is not shown
 }

@@ -18,7 +18,7 @@ func (r *results) goals() string {
 	}
 	least("TryBegin + Complete, serial", 4, "serial")
 	least("TryBegin + Complete, 16 goroutines a core", 1.5, "parallel")
-	most("memory at the ceiling, 36-byte ids", 56, max(r.median(memory(36, "idem"), "B/id"), r.median(large("collect", "idem"), "B/id")), " bytes an id")
+	most("memory at the ceiling, 36-byte ids", 56, max(r.median(memory(36, "idem"), "B/id"), r.median(large("serial", "idem"), "B/id")), " bytes an id")
 	most("allocations in steady state, Complete, Reject and Release", 0, r.allocations(), "")
 	most("TryBegin of a duplicate", 60, r.median(call("TryBegin,seen-just-now"), "ns/op"), " ns")
 	most("TryBegin of a nil guard", 2, r.median(call("nothing,nil"), "ns/op"), " ns")

@@ -61,12 +61,12 @@ func complete() []string {
 			add(ofLength(16, mode, k.Name), cost...)
 			add(ofLength(200, mode, k.Name), cost...)
 			add(ofSize(10_000, mode, k.Name), cost...)
-			add(large(mode, k.Name), cost...)
 		}
+		add(large("serial", k.Name), append(cost, "B/id", "ms/collection", "µs-stopped/collection")...)
+		add(large("parallel", k.Name), cost...)
 		for _, length := range []int{16, 36, 200} {
 			add(memory(length, k.Name), "B/id", "objects/id")
 		}
-		add(large("collect", k.Name), "B/id", "ms/collection", "µs-stopped/collection")
 		add(promises(k.Name), "%forgotten", "x-held", "wrong/1000")
 	}
 	for _, do := range []string{"nothing,nil", "TryBegin,seen-just-now", "TryBegin,seen-any-time"} {

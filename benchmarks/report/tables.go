@@ -76,7 +76,7 @@ func (r *results) sizes() string {
 			row = append(row, r.both(ofSize(size, "serial", k.Name), ofSize(size, "parallel", k.Name)))
 		}
 		for _, unit := range []string{"B/id", "ms/collection", "µs-stopped/collection"} {
-			row = append(row, number(r.median(large("collect", k.Name), unit)))
+			row = append(row, number(r.median(large("serial", k.Name), unit)))
 		}
 		t.row(row...)
 	}
