@@ -90,7 +90,8 @@ BENCHTIME ?= 50ms
 
 .PHONY: bench
 bench: ## run benchmarks/ side by side, rewrite docs/performance.md
-	@{ date -u +'date: %Y-%m-%d'; echo "commit: $$(git describe --always --dirty)"; \
+	@{ date -u +'date: %Y-%m-%d'; \
+		echo "commit: $$(git rev-parse --short HEAD)$$(git diff --quiet HEAD -- ':(glob)*.go' benchmarks || echo ', changed')"; \
 		echo "go: $$(go env GOVERSION)"; echo "cores: $$(getconf _NPROCESSORS_ONLN)"; } >bench.out
 	@for pass in $$(seq $(COUNT)); do \
 		echo "pass $$pass of $(COUNT)"; \
