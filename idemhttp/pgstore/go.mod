@@ -1,0 +1,17 @@
+module github.com/idem-go/idem/idemhttp/pgstore
+
+go 1.26.0
+
+require (
+	github.com/idem-go/idem v0.1.0
+	github.com/idem-go/idem/idemhttp v0.1.0
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/pgx/v5 v5.13.0 // indirect
+	github.com/stretchr/testify v1.12.1 // indirect
+	golang.org/x/text v0.41.0 // indirect
+)
+
+replace github.com/idem-go/idem => ../..
+
+replace github.com/idem-go/idem/idemhttp => ..
