@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
+	"fmt"
 	"math/big"
 	"net/http"
 	"slices"
@@ -36,108 +36,105 @@ func canonicalJSON(body []byte) ([]byte, bool) {
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
-	c := canonicalizer{dec: dec}
-	if err := c.value(); err != nil {
-		return nil, false
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, false
-	}
-	return c.out, true
-}
-
-type canonicalizer struct {
-	dec *json.Decoder
-	out []byte
-}
-
-func (c *canonicalizer) value() error {
-	tok, err := c.dec.Token()
+	root, err := readValue(dec)
 	if err != nil {
-		return err
+		return nil, false
+	}
+	return root.append(make([]byte, 0, len(body))), true
+}
+
+// jsonValue is a tree, written only once it is complete: text that is copied up
+// through every level would cost a hostile body's depth times its size.
+type jsonValue struct {
+	text  string // a scalar, as it is written
+	open  string // "[" or "{" of what has items
+	items []jsonItem
+}
+
+type jsonItem struct {
+	key   string // quoted; empty in an array
+	value jsonValue
+}
+
+func (v jsonValue) append(out []byte) []byte {
+	if v.open == "" {
+		return append(out, v.text...)
+	}
+	out = append(out, v.open...)
+	for _, item := range v.items {
+		out = append(append(out, item.key...), ':')
+		out = append(item.value.append(out), ',')
+	}
+	return append(out, ']')
+}
+
+// readValue reads one value of valid JSON.
+func readValue(dec *json.Decoder) (jsonValue, error) {
+	tok, err := dec.Token()
+	if err != nil {
+		return jsonValue{}, err
 	}
 	switch tok := tok.(type) {
 	case json.Delim:
-		if tok == '[' {
-			return c.array()
-		}
-		return c.object()
+		return readItems(dec, tok)
 	case string:
-		return c.string(tok)
+		text, err := canonicalString(tok)
+		return jsonValue{text: text}, err
 	case json.Number:
-		c.out = append(c.out, canonicalNumber(string(tok))...)
-	case bool:
-		c.out = append(c.out, map[bool]string{true: "true", false: "false"}[tok]...)
-	default:
-		c.out = append(c.out, "null"...)
+		return jsonValue{text: canonicalNumber(string(tok))}, nil
+	default: // true, false, null
+		return jsonValue{text: fmt.Sprint(tok)}, nil
+	}
+}
+
+func readItems(dec *json.Decoder, open json.Delim) (jsonValue, error) {
+	v := jsonValue{open: open.String()}
+	for dec.More() {
+		item, err := readItem(dec, open == '{')
+		if err != nil {
+			return v, err
+		}
+		v.items = append(v.items, item)
+	}
+	if _, err := dec.Token(); err != nil { // the closing one
+		return v, err
+	}
+	if open == '{' {
+		return v, v.sortKeys()
+	}
+	return v, nil
+}
+
+func readItem(dec *json.Decoder, keyed bool) (item jsonItem, err error) {
+	if keyed {
+		tok, err := dec.Token()
+		if err != nil {
+			return item, err
+		}
+		if item.key, err = canonicalString(fmt.Sprint(tok)); err != nil {
+			return item, err
+		}
+	}
+	item.value, err = readValue(dec)
+	return item, err
+}
+
+func (v jsonValue) sortKeys() error {
+	slices.SortFunc(v.items, func(a, b jsonItem) int { return strings.Compare(a.key, b.key) })
+	for i := 1; i < len(v.items); i++ {
+		if v.items[i].key == v.items[i-1].key {
+			return errAmbiguous
+		}
 	}
 	return nil
 }
 
-func (c *canonicalizer) string(s string) error {
+func canonicalString(s string) (string, error) {
 	if strings.ContainsRune(s, utf8.RuneError) {
-		return errAmbiguous // it may stand for half a surrogate pair
+		return "", errAmbiguous // it may stand for half a surrogate pair
 	}
 	quoted, err := json.Marshal(s)
-	c.out = append(c.out, quoted...)
-	return err
-}
-
-func (c *canonicalizer) array() error {
-	c.out = append(c.out, '[')
-	for c.dec.More() {
-		if err := c.value(); err != nil {
-			return err
-		}
-		c.out = append(c.out, ',')
-	}
-	c.out = append(c.out, ']')
-	_, err := c.dec.Token()
-	return err
-}
-
-// member is one "key":value of an object, as it stands in the output.
-type member struct {
-	key  string
-	text []byte
-}
-
-func (c *canonicalizer) object() error {
-	outer := c.out
-	var members []member
-	for c.dec.More() {
-		m, err := c.member()
-		if err != nil {
-			return err
-		}
-		members = append(members, m)
-	}
-	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.key, b.key) })
-	c.out = append(outer, '{')
-	for i, m := range members {
-		if i > 0 && m.key == members[i-1].key {
-			return errAmbiguous
-		}
-		c.out = append(append(c.out, m.text...), ',')
-	}
-	c.out = append(c.out, '}')
-	_, err := c.dec.Token()
-	return err
-}
-
-func (c *canonicalizer) member() (member, error) {
-	tok, err := c.dec.Token()
-	if err != nil {
-		return member{}, err
-	}
-	key := tok.(string) // Valid has seen to it
-	c.out = nil
-	if err := c.string(key); err != nil {
-		return member{}, err
-	}
-	c.out = append(c.out, ':')
-	err = c.value()
-	return member{key: key, text: c.out}, err
+	return string(quoted), err
 }
 
 // canonicalNumber writes a JSON number as its digits and an exponent, neither
