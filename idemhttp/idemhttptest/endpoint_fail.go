@@ -81,16 +81,6 @@ func testAbort(g *rig, _ EndpointConfig) {
 
 func testGoexit(g *rig, _ EndpointConfig) {
 	// net/http doesn't survive a Goexit of its own goroutine.
-	contained := func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			left := make(chan struct{})
-			go func() {
-				defer close(left)
-				next.ServeHTTP(w, r)
-			}()
-			<-left
-		})
-	}
 	g.failing(runtime.Goexit, contained)
 	g.post(failNow).expect(200, "").expectHeader("X-Left", "")
 	g.thenRuns()
