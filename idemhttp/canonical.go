@@ -8,6 +8,7 @@ import (
 	"math/big"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -61,11 +62,16 @@ func (v jsonValue) append(out []byte) []byte {
 		return append(out, v.text...)
 	}
 	out = append(out, v.open...)
-	for _, item := range v.items {
-		out = append(append(out, item.key...), ':')
-		out = append(item.value.append(out), ',')
+	for i, item := range v.items {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if item.key != "" {
+			out = append(append(out, item.key...), ':')
+		}
+		out = item.value.append(out)
 	}
-	return append(out, ']')
+	return append(out, map[string]byte{"[": ']', "{": '}'}[v.open])
 }
 
 // readValue reads one value of valid JSON.
@@ -82,8 +88,10 @@ func readValue(dec *json.Decoder) (jsonValue, error) {
 		return jsonValue{text: text}, err
 	case json.Number:
 		return jsonValue{text: canonicalNumber(string(tok))}, nil
-	default: // true, false, null
-		return jsonValue{text: fmt.Sprint(tok)}, nil
+	case bool:
+		return jsonValue{text: strconv.FormatBool(tok)}, nil
+	default:
+		return jsonValue{text: "null"}, nil
 	}
 }
 
