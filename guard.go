@@ -93,6 +93,9 @@ type IdempotencyGuard interface {
 // A [Receiver] passes it as the cause when it rejects such a message again.
 var ErrRejected = errors.New("idem: message was rejected before")
 
+// off is the guard of those who have none: a nil Generational.
+var off IdempotencyGuard = (*Generational)(nil)
+
 // Begin is TryBegin that holds while another claim of the id is in flight. It
 // answers InFlight only together with ctx's error, and only then is err not nil.
 //
@@ -135,6 +138,9 @@ func Do(ctx context.Context, guard IdempotencyGuard, id Identity, fn func(contex
 	if fn == nil {
 		panic("idem: Do called with a nil function")
 	}
+	if guard == nil {
+		guard = off
+	}
 	claim, state, err := Begin(ctx, guard, id)
 	if err != nil {
 		return false, err
@@ -147,22 +153,18 @@ func Do(ctx context.Context, guard IdempotencyGuard, id Identity, fn func(contex
 	case Rejected:
 		return false, ErrRejected
 	default:
-		return false, fmt.Errorf("idem: guard answered %v, which is no state to go on with", state)
+		return false, fmt.Errorf("idem: the guard answered %v, which is no state to go on with", state)
 	}
 }
 
 func runClaimed(ctx context.Context, guard IdempotencyGuard, claim Claim, fn func(context.Context) error) (ran bool, err error) {
-	if guard != nil {
-		defer guard.Release(claim) // changes nothing once completed
-	}
+	defer guard.Release(claim) // changes nothing once completed
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
 	if err := fn(ctx); err != nil {
 		return true, err
 	}
-	if guard != nil {
-		guard.Complete(claim)
-	}
+	guard.Complete(claim)
 	return true, nil
 }

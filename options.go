@@ -25,10 +25,6 @@ var ErrInvalidOption = errors.New("idem: invalid option")
 // monotonic reading, if there is one.
 type Clock interface{ Now() time.Time }
 
-type systemClock struct{}
-
-func (systemClock) Now() time.Time { return time.Now() }
-
 // Option sets one property of a guard. A zero value is refused, not defaulted:
 // leaving the option out is how one gets the default.
 type Option interface{ apply(c *config) error }
@@ -38,11 +34,11 @@ type config struct {
 	maxTracked int
 	lease      time.Duration // 0: not given, see leaseOrDefault
 	identity   MessageIdentity
-	clock      Clock
+	clock      Clock // nil: the standard one
 }
 
 func defaultConfig() config {
-	return config{window: defaultWindow, maxTracked: defaultMaxTracked, clock: systemClock{}}
+	return config{window: defaultWindow, maxTracked: defaultMaxTracked}
 }
 
 // with returns c with opts on top of it.
@@ -133,12 +129,12 @@ func WithClock(clock Clock) Option {
 	})
 }
 
-// isNil also sees a nil pointer that hides in an interface: a mock that was
-// declared and never made would panic at the first delivery otherwise.
+// isNil also sees a nil pointer or function that hides in an interface: a mock
+// that was declared and never made would panic at the first delivery otherwise.
 func isNil(clock Clock) bool {
 	if clock == nil {
 		return true
 	}
 	v := reflect.ValueOf(clock)
-	return v.Kind() == reflect.Pointer && v.IsNil()
+	return (v.Kind() == reflect.Pointer || v.Kind() == reflect.Func) && v.IsNil()
 }

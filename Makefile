@@ -1,0 +1,93 @@
+# make help lists the targets. Nothing needs installing by hand: tools are
+# built into .tools at the versions pinned here, services come by scripts/services.
+
+GOLANGCI_LINT := v2.15.0
+GOTESTSUM     := v1.13.0
+
+golangci-lint := $(CURDIR)/.tools/$(GOLANGCI_LINT)/golangci-lint
+gotestsum     := $(CURDIR)/.tools/$(GOTESTSUM)/gotestsum
+
+# The race detector needs cgo and a C compiler; this asks for just that.
+race = $(shell go build -race runtime/race 2>/dev/null && echo -race)
+
+# More flags for the tests: make test TESTFLAGS='-run Rabbit'
+TESTFLAGS ?=
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z][a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+## Tests
+
+.PHONY: test
+test: modules services $(gotestsum) ## test every module, raced where cgo is there
+	$(if $(race),,@echo 'make: no cgo or no C compiler here: testing without -race')
+	$(gotestsum) --format pkgname-and-test-fails -- -count=1 $(race) $(TESTFLAGS) work
+
+# Without the services their tests are skipped, which gotestsum lists at the end.
+.PHONY: services
+services: ## find or start RabbitMQ, PostgreSQL, Redis, pgbouncer
+	@scripts/services up || test "$$CI" != true
+
+.PHONY: invariants
+invariants: ## test the root module with its structure checked after each step
+	go test -count=1 -tags invariants ./...
+
+# The words of atomic operations, and an int, are smaller on 386 and on arm.
+# The machine can run 386 tests if it is an amd64, and arm it can only build.
+.PHONY: narrow
+narrow: export CGO_ENABLED = 0
+narrow: ## test the root module on 386, build it for arm
+	GOARCH=386 go test -count=1 ./...
+	GOARCH=arm go vet ./...
+	GOARCH=arm go build ./...
+
+# A workspace tests one set of versions that nobody imports.
+.PHONY: alone
+alone: ## build every module without the workspace, as who imports it does
+	GOWORK=off scripts/modules each 'go mod tidy -diff && go build ./... && go vet ./... && go test -run "^$$" ./...'
+
+.PHONY: quickstart
+quickstart: ## run the first example
+	go run ./examples/quickstart
+
+## Checks
+
+.PHONY: check
+check: modules fmt vet lint ## all checks that run nothing
+
+.PHONY: modules
+modules: ## check that go.work names every module
+	@scripts/modules check
+
+.PHONY: fmt
+fmt: ## check that gofmt has nothing to say
+	@files=$$(gofmt -l $$(find . -name '*.go' -not -path './.*/*')); \
+	test -z "$$files" || { echo "gofmt -w these:"; echo "$$files"; exit 1; } >&2
+
+.PHONY: vet
+vet: ## go vet, every module
+	go vet work
+	go vet -tags invariants ./...
+
+.PHONY: lint
+lint: $(golangci-lint) ## golangci-lint, every module
+	@scripts/modules each '$(golangci-lint) run --allow-parallel-runners ./...'
+
+## Benchmarks
+
+.PHONY: bench-smoke
+bench-smoke: ## run every benchmark for a moment
+	go test -run '^$$' -bench . -benchtime 10x -short work
+
+## Tools
+
+$(golangci-lint):
+	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)
+
+$(gotestsum):
+	GOBIN=$(@D) go install gotest.tools/gotestsum@$(GOTESTSUM)
+
+.PHONY: ci
+ci: ## all that CI runs
+	CI=true bash .ci/run

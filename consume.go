@@ -1,0 +1,183 @@
+package idem
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+)
+
+// Consume receives what next hands out, with up to workers handlers at once. A
+// held duplicate occupies no worker: it is parked, and runs in a worker's place
+// when its turn comes. What can be parked is bounded by what the broker leaves
+// unsettled.
+//
+// It calls next from one goroutine, and only while a worker is free. When next
+// returns io.EOF, Consume waits for what it has and returns nil. Another error
+// of next, or the end of ctx, stops it: nothing new is started, what was taken
+// but not begun is given back, and the contexts of running handlers end
+// [Receiver.Drain] later. It waits for them, leaves no goroutine behind, and
+// returns that error.
+//
+// Errors of handlers are logged at Warn. A handler that leaves by
+// runtime.Goexit costs nothing but itself. A handler's panic stops Consume, and
+// is raised again from it when the others have returned.
+//
+// It panics at once if workers is less than 1 or next is nil.
+func (r *Receiver[D]) Consume(ctx context.Context, workers int, next func(context.Context) (D, error)) error {
+	r.check()
+	switch {
+	case workers < 1:
+		panic(fmt.Sprintf("idem: Consume with %d workers", workers))
+	case next == nil:
+		panic("idem: Consume without next")
+	}
+	c := newCrew(ctx, r, workers)
+	defer c.dismiss()
+	return c.feed(ctx, next)
+}
+
+// crew is the workers of one Consume.
+type crew[D Delivery] struct {
+	r       *Receiver[D]
+	ctx     context.Context // done: nothing new is started
+	stop    context.CancelFunc
+	work    context.Context // the handlers'
+	endWork context.CancelFunc
+	seats   chan struct{} // holds one for every running worker
+	workers sync.WaitGroup
+	drainer sync.WaitGroup
+
+	mu       sync.Mutex // protects panicked
+	panicked any        // the first panic of a handler
+}
+
+func newCrew[D Delivery](ctx context.Context, r *Receiver[D], workers int) *crew[D] {
+	c := &crew[D]{r: r, seats: make(chan struct{}, workers)}
+	c.ctx, c.stop = context.WithCancel(ctx)
+	c.work, c.endWork = context.WithCancel(context.WithoutCancel(ctx))
+	c.drainer.Go(c.drain)
+	return c
+}
+
+// drain ends the handlers' context a while after the stop.
+func (c *crew[D]) drain() {
+	<-c.ctx.Done()
+	rest(c.work, orDefault(c.r.Drain, defaultDrain))
+	c.endWork()
+}
+
+// feed takes deliveries and finds a worker for each, until there is a reason to
+// stop. Only the end of the deliveries lets the workers go on at leisure.
+func (c *crew[D]) feed(ctx context.Context, next func(context.Context) (D, error)) error {
+	ended := false
+	defer func() {
+		if !ended {
+			c.stop()
+		}
+	}()
+	for c.waitForSeat() {
+		d, err := next(c.ctx)
+		switch {
+		case err == nil:
+			c.start(d)
+		case err == io.EOF: // itself: one that is wrapped tells of a broken connection
+			ended = true
+			return nil
+		case ctx.Err() == nil:
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// waitForSeat waits until a worker is free, and leaves the seat to whoever is
+// first: a delivery taken from the broker earlier would grow old in our hands,
+// and a seat kept over a call of next would shut out what is parked.
+func (c *crew[D]) waitForSeat() bool {
+	s := seat{seats: c.seats}
+	defer s.leave()
+	return s.take(c.ctx)
+}
+
+// start gives d to a worker, or back.
+func (c *crew[D]) start(d D) {
+	s := &seat{seats: c.seats}
+	if !s.take(c.ctx) {
+		t := turn[D]{r: c.r, ctx: c.ctx, d: d}
+		_ = t.drop(Requeue, nil, slog.LevelDebug, "idem: stopping, delivery given back") // logged there
+		return
+	}
+	c.workers.Go(func() { c.serve(d, s) })
+}
+
+// serve is a worker's turn with one delivery.
+func (c *crew[D]) serve(d D, s *seat) {
+	defer s.leave()
+	defer c.catch()
+	handling, _ := c.r.receive(c.ctx, c.work, d, s) // a failing verb is logged there
+	if handling != nil {
+		c.r.logger().Warn("idem: handling failed", slog.Any("error", handling))
+	}
+}
+
+// catch keeps a panic for Consume to raise, and stops the others. Goexit, which
+// is no panic, passes.
+func (c *crew[D]) catch() {
+	v := recover()
+	if v == nil {
+		return
+	}
+	c.mu.Lock()
+	if c.panicked == nil {
+		c.panicked = v
+	}
+	c.mu.Unlock()
+	c.stop()
+	c.r.logger().Error("idem: handler panicked", slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+}
+
+// dismiss waits for the workers, and raises what one of them panicked with.
+func (c *crew[D]) dismiss() {
+	c.workers.Wait()
+	c.stop()
+	c.endWork()
+	c.drainer.Wait()
+	if c.panicked != nil {
+		panic(c.panicked)
+	}
+}
+
+// seat is a worker's place, to be left while there is nothing to work on. A nil
+// seat is for those who need none.
+type seat struct {
+	seats chan struct{}
+	taken bool
+}
+
+// take waits for a place, and says whether there was one before ctx ended.
+func (s *seat) take(ctx context.Context) bool {
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case s == nil:
+		return true
+	}
+	select {
+	case s.seats <- struct{}{}:
+		s.taken = true
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// leave gives the place up, if there is one.
+func (s *seat) leave() {
+	if s != nil && s.taken {
+		s.taken = false
+		<-s.seats
+	}
+}

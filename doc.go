@@ -1,0 +1,112 @@
+// Package idem keeps a message consumer from handling the same message twice,
+// when its listener is not durable: when it settles natively with the broker and
+// remembers nothing on disk.
+//
+// Brokers deliver at least once. After a rolling deploy, a lost ack, a cut
+// connection, a slow handler or a retrying publisher, some messages come twice.
+// A [Generational] guard in memory drops the second: it is asked once per
+// delivery, by a [Receiver] or by hand.
+//
+//	claim, state, err := idem.Begin(ctx, guard, idem.ID(d.MessageId))
+//	// Completed: ack. Rejected: reject. An error: give back.
+//	defer guard.Release(claim) // changes nothing once settled
+//	if err := handle(ctx, d); err != nil {
+//		guard.Release(claim) // before the nack: the copy can come back at once
+//		return d.Nack(false, true)
+//	}
+//	guard.Complete(claim)
+//	return d.Ack(false)
+//
+// The rule of thumb of the whole API: a nil error means the message is handled,
+// ack it; anything else, give it back. Code that forgets a case ends up
+// at-least-once, never lossy.
+//
+// # What it can't do
+//
+// The guard lives in this process. A restart empties it, a sibling node never
+// knew what it knows, a failover starts empty. Who needs more takes the next
+// rung of the ladder: claims in PostgreSQL, in idemhttp/pgstore.
+//
+// # What is remembered
+//
+// A message is unknown, in flight, completed or rejected:
+//
+//	(unknown) --TryBegin--> in flight --Complete--> completed
+//	    ^                       |-------Reject----> rejected
+//	    '--------Release--------'
+//
+// Completed and rejected are terminal: the broker won't undo them. A terminal id
+// is remembered for at least half the window and at most all of it. An id in
+// flight stays there until it is settled, or for at least one lease and at most
+// two, so that a claim that leaked does not shut its message out for ever.
+//
+// Only the holder of a claim can settle it, and only once. Whatever comes later
+// changes nothing, in any order, with one exception: a handler that outlives its
+// lease and completes after all has done the work, and that is remembered.
+//
+// # Two generations
+//
+// Ids carry no times, and no list orders them. They lie in two generations of
+// sets, a young one that takes new ids and an old one that is only consulted. W
+// is the window:
+//
+//	time          0         W/2         W        3W/2        2W
+//	              |----------|----------|----------|----------|
+//	generation 1  [== takes =|= is consulted ======] gone
+//	generation 2             [== takes =|= is consulted ======] gone
+//	generation 3                        [== takes =|= is cons…
+//
+//	id a          .a~~~~~~~~~~~~~~~~~~~~]            lands early: nearly W
+//	id b          ........b~~~~~~~~~~~~~]            lands late: more than W/2
+//
+// A generation's life begins with the first id that lands in it. It takes ids
+// until half a window later, is consulted until a whole window later, and then it
+// is gone, however late the next call comes: an idle guard remembers nothing it
+// shouldn't. When the young one closes it becomes the old one, and the set of the
+// one before is emptied and used again. So one call costs the same however much
+// is remembered, nothing is swept, and there is no goroutine and no Close.
+//
+// A generation also closes when it holds half of maxTracked. The sum never
+// passes maxTracked, and the newest half of it is always remembered: a flood
+// costs old ids only. [Stats].Horizon tells how far back that still reaches.
+//
+// Ids in flight have two generations of their own, with the lease in the place of
+// half the window and the same numbers. A flood of the one kind never evicts the
+// other.
+//
+// # Shards, and no lock over all
+//
+// Ids are spread over up to 64 shards by their hash. All that is known of an id
+// is in its shard, behind the shard's mutex, so that of any number of concurrent
+// calls one gets the claim. Every call takes one such lock, does work of constant
+// size that calls no foreign code, and lets go. Only Stats takes them all, in
+// their order, and nobody waits for a second while holding one in any other.
+//
+// The generations are the whole guard's, not a shard's. An era says which two
+// there are, when each began and, in an atomic count, how many ids it holds. It
+// is never changed but replaced, by compare-and-swap: by the call whose id the
+// young generation doesn't take, or that finds a life at its end. One of the
+// racing calls wins, the others look again. An id reserves its place in the count
+// before it lands, so the bounds are exact for the guard as a whole. A shard
+// compares the era it knows with the current one when it is next asked, under its
+// lock, and empties the sets of generations that are over. A shard that nobody
+// asks is behind, but nobody can see that. The call that turned a generation then
+// goes round all shards, one lock at a time, so that memory is given back.
+//
+// An id that has reserved its place and lands after the next turn lands in the
+// set of the generation it counts for, which is consulted as long as it should
+// be: it is as if the two had come in the other order.
+//
+// # Ids
+//
+// An id is any bytes. It is compared byte for byte, with its destination; only
+// for a pair of more than 64 bytes its SHA-256 stands. The guard copies what it
+// needs, so an id may be cut out of a large payload. A message without an id is
+// never a duplicate.
+//
+// # Time
+//
+// A clock is read once a call, outside the lock. With the standard clock all is
+// reckoned on the monotonic reading. An injected clock may stand still, jump and
+// step back: a generation that began in the future begins now.
+package idem

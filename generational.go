@@ -1,0 +1,243 @@
+package idem
+
+import (
+	"context"
+	"hash/maphash"
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+// Generational is the guard: an [IdempotencyGuard] that remembers ids in two
+// generations, bounded in time and in number. See the package documentation for
+// how, and [NewGenerational] for making one.
+//
+// All methods may be called from any number of goroutines. A nil *Generational
+// and a zero Generational are off: everything begins, nothing is remembered.
+type Generational struct {
+	// Fixed when the guard is made.
+	identity   MessageIdentity
+	line       timeline
+	seed       maphash.Seed
+	firstToken uint64
+
+	terminal eras
+	inFlight eras
+
+	shards       []atomic.Pointer[shard] // each made when it is first needed
+	unidentified atomic.Uint64
+}
+
+var _ IdempotencyGuard = (*Generational)(nil)
+
+// NewGenerational makes a guard. An option that is out of range is an error that
+// wraps [ErrInvalidOption] and names the option, the value and the bound. A
+// guard has no goroutine and needs no closing.
+func NewGenerational(opts ...Option) (*Generational, error) {
+	c, err := defaultConfig().with(opts)
+	if err != nil {
+		return nil, err
+	}
+	return newGenerational(c), nil
+}
+
+func newGenerational(c config) *Generational {
+	g := &Generational{
+		identity:   c.identity,
+		line:       timeline{epoch: time.Now(), clock: c.clock},
+		seed:       maphash.MakeSeed(),
+		firstToken: rand.Uint64() &^ (maxShards - 1),
+		shards:     make([]atomic.Pointer[shard], shardsFor(c.maxTracked)),
+	}
+	limit := limitFor(c.maxTracked)
+	g.terminal.init(&g.line, c.window/2+c.window%2, c.window, limit)
+	lease := c.leaseOrDefault()
+	g.inFlight.init(&g.line, lease, twice(lease), limit)
+	return g
+}
+
+const (
+	maxShardBits = 6
+	maxShards    = 1 << maxShardBits
+
+	// A shard of less than a thousand ids costs more memory than its lock is
+	// worth.
+	idsPerShard = 1024
+)
+
+// shardsFor is a power of two.
+func shardsFor(maxTracked int) int {
+	return min(maxShards, 1<<(bits.Len(uint(max(1, maxTracked/idsPerShard)))-1))
+}
+
+// limitFor is how many ids a generation takes: half of maxTracked, so that two
+// of them keep the bound. No machine has the memory for 1<<31; from there on a
+// shard's references would run out.
+func limitFor(maxTracked int) int64 { return min(int64(maxTracked/2), 1<<31) }
+
+// twice d, or the longest duration there is.
+func twice(d time.Duration) time.Duration {
+	if d > math.MaxInt64/2 {
+		return math.MaxInt64
+	}
+	return 2 * d
+}
+
+func (g *Generational) off() bool { return g == nil || g.shards == nil }
+
+// TryBegin claims a message, or says why it can't; see [IdempotencyGuard].
+func (g *Generational) TryBegin(id Identity) (Claim, State) { return g.tryBegin(id, first) }
+
+func (g *Generational) tryBegin(id Identity, look glance) (Claim, State) {
+	if g.off() {
+		return Claim{}, Begun
+	}
+	if id.ID == "" {
+		g.unidentified.Add(1)
+		return Claim{}, Begun
+	}
+	var k key
+	k.set(g.seed, id, g.identity)
+	now, sh := g.line.now(), g.shard(k.hash)
+	sh.mu.Lock()
+	token, state := sh.tryBegin(now, &k, look)
+	sh.mu.Unlock()
+	g.tidy(now)
+	if state != Begun {
+		return Claim{}, state
+	}
+	return Claim{id: id, token: token, hash: k.hash}, Begun
+}
+
+// Complete says that the message is handled. A claim whose lease has run out is
+// remembered all the same, if the memory behind its id is still what it was at
+// TryBegin: by then the guard has forgotten the id and reads it there. A claim
+// in flight it knows by token and hash, and needs that memory no more.
+func (g *Generational) Complete(c Claim) { g.settle(c, complete) }
+
+// Reject says that the message was dead-lettered. It changes nothing for a claim
+// whose lease has run out.
+func (g *Generational) Reject(c Claim) { g.settle(c, reject) }
+
+// Release says that the message is not done. It changes nothing for a claim
+// whose lease has run out, and never forgets a message that was settled.
+func (g *Generational) Release(c Claim) { g.settle(c, release) }
+
+func (g *Generational) settle(c Claim, v verb) {
+	if g.off() || c.hash == 0 {
+		return
+	}
+	now, sh := g.line.now(), g.shard(c.hash)
+	sh.mu.Lock()
+	sh.settle(now, c, v)
+	sh.mu.Unlock()
+	g.tidy(now)
+}
+
+// Wait returns nil once TryBegin would not answer InFlight, or ctx's error if
+// that comes first. A settled claim wakes it at once; a lease that runs out it
+// notices within a second.
+func (g *Generational) Wait(ctx context.Context, id Identity) error {
+	if g.off() || id.ID == "" {
+		return nil
+	}
+	var k key
+	k.set(g.seed, id, g.identity)
+	sh := g.shard(k.hash)
+	for {
+		r := sh.waitIn(g.line.now(), &k)
+		if r == nil {
+			return nil
+		}
+		err := r.wait(ctx)
+		sh.leave(k.hash, r)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// Forget makes a completed or rejected id unknown again, for a planned replay,
+// and says whether it was one. An id in flight it leaves alone: false.
+func (g *Generational) Forget(id Identity) bool {
+	if g.off() || id.ID == "" {
+		return false
+	}
+	var k key
+	k.set(g.seed, id, g.identity)
+	now, sh := g.line.now(), g.shard(k.hash)
+	sh.mu.Lock()
+	sh.follow(now)
+	forgotten := !sh.flying(&k) && sh.forget(&k)
+	sh.mu.Unlock()
+	g.tidy(now)
+	return forgotten
+}
+
+// Stats returns what the guard holds and has done, all as of one moment.
+func (g *Generational) Stats() Stats {
+	if g.off() {
+		return Stats{}
+	}
+	now := g.line.now()
+	shards := g.lockAll()
+	s := Stats{Horizon: g.terminal.at(now).horizon(now.time, g.terminal.half)}
+	for _, sh := range shards {
+		sh.follow(now)
+		sh.addTo(&s)
+		sh.mu.Unlock()
+	}
+	s.Unidentified = g.unidentified.Load()
+	s.EarlyRotations = g.terminal.early.Load()
+	return s
+}
+
+// shard returns the shard for hash.
+func (g *Generational) shard(hash uint64) *shard {
+	slot := &g.shards[hash&uint64(len(g.shards)-1)]
+	if sh := slot.Load(); sh != nil {
+		return sh
+	}
+	return g.makeShard(slot, hash)
+}
+
+func (g *Generational) makeShard(slot *atomic.Pointer[shard], hash uint64) *shard {
+	sh := &shard{g: g, index: hash & uint64(len(g.shards)-1)}
+	sh.terminal.sets[0].seed, sh.terminal.sets[1].seed = g.seed, g.seed
+	sh.lapsed.half = max(1, int(g.inFlight.limit)/len(g.shards))
+	slot.CompareAndSwap(nil, sh)
+	return slot.Load()
+}
+
+// lockAll locks all shards there are, in their order. Everybody else holds one
+// at a time, so this is the only order there is.
+func (g *Generational) lockAll() []*shard {
+	shards := make([]*shard, 0, len(g.shards))
+	for i := range g.shards {
+		if sh := g.shards[i].Load(); sh != nil {
+			sh.mu.Lock()
+			shards = append(shards, sh)
+		}
+	}
+	return shards
+}
+
+// tidy lets every shard follow a turn, so that the memory of the ids it ended
+// is given back or used again, also where no id comes by.
+func (g *Generational) tidy(now moment) {
+	turned := g.terminal.turned.Load() || g.inFlight.turned.Load()
+	if !turned {
+		return
+	}
+	g.terminal.turned.Store(false)
+	g.inFlight.turned.Store(false)
+	for i := range g.shards {
+		if sh := g.shards[i].Load(); sh != nil {
+			sh.mu.Lock()
+			sh.follow(now)
+			sh.mu.Unlock()
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package idemtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/idem-go/idem"
+)
+
+// Guard is what [TestGuard] needs to know of a guard. Only Guard is required; what
+// else is left out takes the checks that need it away.
+type Guard struct {
+	// Guard is the guard under test: new, and used by nobody else.
+	Guard idem.IdempotencyGuard
+
+	// Advance moves the guard's clock forward by exactly d. Where the guard takes
+	// the time from package time, this is time.Sleep, and takes no time. Nil says
+	// that the clock can't be moved: nothing that expires is checked.
+	Advance func(d time.Duration)
+
+	// Window is how long the guard remembers a settled id: for at least half of it
+	// and at most all of it. 0: not checked.
+	Window time.Duration
+
+	// Lease is how long an id stays in flight that nobody settles: for at least
+	// once and at most twice as long. 0: not checked.
+	Lease time.Duration
+
+	// MaxTracked is the most ids that the guard remembers as settled, and the most
+	// that it holds in flight. The newest half it must keep. 0: not checked, else
+	// at least 64; a check begins up to eight times as many ids.
+	MaxTracked int
+
+	// MessageIdentity says whether the guard looks at the Destination.
+	MessageIdentity idem.MessageIdentity
+}
+
+// minTracked leaves the checks that are not about the ceiling room to ignore it.
+const minTracked = 64
+
+// ready checks what the caller has given.
+func (g Guard) ready(t *testing.T) Guard {
+	t.Helper()
+	switch {
+	case g.Guard == nil:
+		t.Fatal("idemtest: a Guard needs its Guard")
+	case g.Window < 0 || g.Lease < 0:
+		t.Fatalf("idemtest: a Guard with a negative duration: Window %v, Lease %v", g.Window, g.Lease)
+	case g.MaxTracked != 0 && g.MaxTracked < minTracked:
+		t.Fatalf("idemtest: a Guard with MaxTracked %d, want 0 or at least %d", g.MaxTracked, minTracked)
+	}
+	return g
+}

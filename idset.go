@@ -1,0 +1,89 @@
+package idem
+
+import (
+	"bytes"
+	"hash/maphash"
+)
+
+// rejectedBit marks, in the first byte of a stored key, an id that was
+// rejected, not completed.
+const rejectedBit = 0x80
+
+// idset is one generation's storage: an exact set of keys without pointers, each
+// completed or rejected. The keys lie one behind the other in an arena; a table
+// of their places finds them.
+type idset struct {
+	seed  maphash.Seed // of the keys' hashes
+	table table
+	arena arena
+}
+
+func (s *idset) len() int { return s.table.n }
+
+// find returns the slot of k, or -1.
+func (s *idset) find(k *key) int {
+	return s.table.find(k.hash, func(ref uint32) bool { return holds(s.arena.at(ref), k) })
+}
+
+// holds says whether the stored key that begins entry is k. A key tells its own
+// length, so one that begins as k does is k.
+func holds(entry []byte, k *key) bool {
+	return entry[0]&^rejectedBit == k.buf[0] &&
+		len(entry) >= int(k.n) && bytes.Equal(entry[1:k.n], k.buf[1:k.n])
+}
+
+func (s *idset) entry(slot int) []byte { return s.arena.at(s.table.refs[slot]) }
+
+// state says how the id in slot ended.
+func (s *idset) state(slot int) State {
+	if s.entry(slot)[0]&rejectedBit != 0 {
+		return Rejected
+	}
+	return Completed
+}
+
+// add stores k, which must not be in the set.
+func (s *idset) add(k *key, ended State) {
+	ref := s.arena.put(k.bytes())
+	if ended == Rejected {
+		s.arena.at(ref)[0] |= rejectedBit
+	}
+	s.table.insert(k.hash, ref, s.hashOf)
+}
+
+// hashOf is the hash of a stored key.
+func (s *idset) hashOf(ref uint32) uint64 {
+	var k key
+	entry := s.arena.at(ref)
+	k.n = uint8(copy(k.buf[:], entry[:keyLen(entry)]))
+	k.buf[0] &^= rejectedBit
+	k.rehash(s.seed)
+	return k.hash
+}
+
+// remove takes the id in slot out of the set.
+func (s *idset) remove(slot int) {
+	s.arena.waste(keyLen(s.entry(slot)))
+	s.table.remove(slot, s.hashOf)
+	if s.arena.wasteful() {
+		s.compact()
+	}
+}
+
+// compact copies what is left into a new arena.
+func (s *idset) compact() {
+	old := s.arena
+	s.arena = arena{}
+	for slot, tag := range s.table.tags[:len(s.table.refs)] {
+		if tag != 0 {
+			entry := old.at(s.table.refs[slot])
+			s.table.refs[slot] = s.arena.put(entry[:keyLen(entry)])
+		}
+	}
+}
+
+// recycle empties the set for a new life that will hold about as much as like.
+func (s *idset) recycle(like *idset) {
+	s.table.recycle(like.table.n)
+	s.arena.recycle(like.arena.used)
+}

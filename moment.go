@@ -1,0 +1,68 @@
+package idem
+
+import (
+	"math"
+	"time"
+)
+
+// moment is one reading of a guard's clock. The rules are told in times, which
+// differ by any number of years and know whether they are monotonic. Most calls
+// get by with since, which counts from the guard's epoch and ends at 292 years.
+type moment struct {
+	time  time.Time
+	since time.Duration
+}
+
+// timeline reads a clock. Its epoch is when the guard was made, by the standard
+// clock: reading a foreign one then would be too early.
+type timeline struct {
+	epoch time.Time
+	clock Clock // nil: the standard one
+}
+
+// now reads the standard clock at little more than half the price of time.Now:
+// it asks for the monotonic time alone. Rules only ever subtract times, so later
+// corrections of the wall clock are not missed.
+func (l *timeline) now() moment {
+	if l.clock == nil {
+		d := time.Since(l.epoch)
+		return moment{time: l.epoch.Add(d), since: d}
+	}
+	return l.at(l.clock.Now())
+}
+
+func (l *timeline) at(t time.Time) moment { return moment{time: t, since: t.Sub(l.epoch)} }
+
+// after is d after start, since the epoch, or the longest there is. Of a start
+// that is too early to be told since the epoch it is the shortest there is, which
+// no moment is before: there the times themselves must be asked.
+func (l *timeline) after(start time.Time, d time.Duration) time.Duration {
+	switch since := start.Sub(l.epoch); {
+	case since == math.MinInt64:
+		return math.MinInt64
+	case since > math.MaxInt64-d:
+		return math.MaxInt64
+	default:
+		return since + d
+	}
+}
+
+// slowCall is how much older than another call's a monotonic reading may be and
+// still be taken for that of a call that was slow to get here. A fake clock that
+// was set to time.Now() once is monotonic too, and may be stepped back; and a
+// call that slept longer does no harm unless it slept for half the window.
+const slowCall = time.Second
+
+// elapsed returns how long before now start was, and whether the clock has
+// stepped back behind it. A monotonic clock doesn't: there, now is merely older
+// than start, read by a call that was slow to get here, and no time has passed.
+func elapsed(start, now time.Time) (d time.Duration, stepped bool) {
+	d = now.Sub(start)
+	if d < 0 && d >= -slowCall && monotonic(now) {
+		return 0, false
+	}
+	return d, d < 0
+}
+
+// monotonic says whether t has a monotonic reading, which Round strips.
+func monotonic(t time.Time) bool { return t != t.Round(0) }
