@@ -37,7 +37,6 @@ const (
 	int4   = pgtype.Int4OID
 	int8   = pgtype.Int8OID
 	tstz   = pgtype.TimestamptzOID
-	text   = pgtype.TextOID
 	record = "token, fingerprint, fingerprint_version, state, status, headers, body"
 )
 
@@ -46,30 +45,30 @@ const (
 // that waited is long past; statement_timestamp in the reaper, since a volatile
 // function there can't use the index.
 func statementsFor(table string) statements {
-	make := func(sql string, oids ...uint32) statement {
+	with := func(sql string, oids ...uint32) statement {
 		sql = strings.ReplaceAll(strings.Join(strings.Fields(sql), " "), "TTL", "clock_timestamp() + $1 * interval '1 microsecond'")
 		return prepared(strings.ReplaceAll(sql, "CLAIMS", table), oids...)
 	}
 	const all = "(expires_at, id, token, fingerprint, fingerprint_version, state, status, headers, body)"
 	return statements{
-		expire: make(`DELETE FROM CLAIMS WHERE id = $1 AND expires_at <= clock_timestamp()`, bytea),
-		lookup: make(`SELECT `+record+` FROM CLAIMS WHERE id = $1 AND expires_at > clock_timestamp()`, bytea),
-		fresh: make(`SELECT `+record+` FROM CLAIMS WHERE id = $1 AND expires_at > clock_timestamp()
+		expire: with(`DELETE FROM CLAIMS WHERE id = $1 AND expires_at <= clock_timestamp()`, bytea),
+		lookup: with(`SELECT `+record+` FROM CLAIMS WHERE id = $1 AND expires_at > clock_timestamp()`, bytea),
+		fresh: with(`SELECT `+record+` FROM CLAIMS WHERE id = $1 AND expires_at > clock_timestamp()
 			AND current_setting('transaction_isolation') = 'read committed'`, bytea),
-		claim: make(`INSERT INTO CLAIMS (expires_at, id, token, fingerprint, fingerprint_version, state)
+		claim: with(`INSERT INTO CLAIMS (expires_at, id, token, fingerprint, fingerprint_version, state)
 			VALUES (TTL, $2, $3, $4, $5, 0) ON CONFLICT (id) DO NOTHING`, int8, bytea, bytea, bytea, bytea),
-		answer: make(`INSERT INTO CLAIMS AS c `+all+` VALUES (TTL, $2, $3, $4, $5, $6, $7, $8, $9)
+		answer: with(`INSERT INTO CLAIMS AS c `+all+` VALUES (TTL, $2, $3, $4, $5, $6, $7, $8, $9)
 			ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at, token = excluded.token,
 				fingerprint = excluded.fingerprint, fingerprint_version = excluded.fingerprint_version,
 				state = excluded.state, status = excluded.status, headers = excluded.headers, body = excluded.body
 			WHERE c.expires_at <= clock_timestamp() OR (c.token = excluded.token AND c.state = 0)`,
 			int8, bytea, bytea, bytea, bytea, int2, int4, bytea, bytea),
-		holder:  make(`SELECT token FROM CLAIMS WHERE id = $1 AND expires_at > clock_timestamp()`, bytea),
-		release: make(`DELETE FROM CLAIMS WHERE id = $1 AND token = $2 AND state = 0`, bytea, bytea),
-		forget:  make(`DELETE FROM CLAIMS WHERE id = $1 AND state <> 0 AND expires_at > clock_timestamp()`, bytea),
-		reap: make(`DELETE FROM CLAIMS WHERE id IN (SELECT id FROM CLAIMS WHERE expires_at <= statement_timestamp()
+		holder:  with(`SELECT token FROM CLAIMS WHERE id = $1 AND expires_at > clock_timestamp()`, bytea),
+		release: with(`DELETE FROM CLAIMS WHERE id = $1 AND token = $2 AND state = 0`, bytea, bytea),
+		forget:  with(`DELETE FROM CLAIMS WHERE id = $1 AND state <> 0 AND expires_at > clock_timestamp()`, bytea),
+		reap: with(`DELETE FROM CLAIMS WHERE id IN (SELECT id FROM CLAIMS WHERE expires_at <= statement_timestamp()
 			ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, int8),
-		insert: make(`INSERT INTO CLAIMS `+all+`
+		insert: with(`INSERT INTO CLAIMS `+all+`
 			VALUES (TTL, $2, CASE WHEN now() = $10 THEN $3 END, $4, $5, $6, $7, $8, $9)`,
 			int8, bytea, bytea, bytea, bytea, int2, int4, bytea, bytea, tstz),
 	}

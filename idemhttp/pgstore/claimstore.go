@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -56,17 +57,18 @@ func (s *Store) Release(ctx context.Context, id idemhttp.ID, token idemhttp.Toke
 	return s.attempt(ctx, "release", func(f *flush) { f.add(s.sql.release, id[:], token[:]) })
 }
 
-// Lookup returns the claim of an id, and removes it if it has expired.
+// Lookup returns the claim of an id.
 func (s *Store) Lookup(ctx context.Context, id idemhttp.ID) (rec idemhttp.Record, found bool, err error) {
 	var look *query
-	err = s.attempt(ctx, "look-up", func(f *flush) { look = s.addLookup(f, id) })
+	err = s.attempt(ctx, "look-up", func(f *flush) { look = f.add(s.sql.lookup, id[:]) })
 	if err != nil {
 		return rec, false, err
 	}
 	return recordOf(id, look)
 }
 
-// addLookup adds the look-up, as a group of its own.
+// addLookup adds the look-up of a request whose claim will be a plain INSERT: a
+// group of its own, in which a row that has expired makes room first.
 func (s *Store) addLookup(f *flush, id idemhttp.ID) *query {
 	f.add(s.sql.expire, id[:])
 	look := f.add(s.sql.lookup, id[:])
@@ -115,6 +117,15 @@ func (s *Store) attempt(ctx context.Context, verb string, build func(*flush)) (e
 			break
 		}
 	}
+	return s.explain(verb, err)
+}
+
+// explain says what failed, and what to do about a table that isn't there.
+func (s *Store) explain(verb string, err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && (pgErr.Code == "42P01" || pgErr.Code == "3F000") {
+		return fmt.Errorf("idem: %s: the table %s is missing, Store.Migrate makes it: %w", verb, s.table, err)
+	}
 	return fmt.Errorf("idem: %s in %s: %w", verb, s.table, err)
 }
 
@@ -123,7 +134,7 @@ func (s *Store) attempt(ctx context.Context, verb string, build func(*flush)) (e
 // strict), or a prepared statement was gone.
 func again(err error) bool {
 	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && (pgErr.Code[:2] == "40" || pgErr.Code == errUndefinedStatement)
+	return errors.As(err, &pgErr) && (strings.HasPrefix(pgErr.Code, "40") || pgErr.Code == errUndefinedStatement)
 }
 
 // firstErr is the error that made its group fail.

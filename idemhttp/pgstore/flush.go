@@ -50,7 +50,7 @@ var errSkipped = errors.New("idem: not run, an earlier statement failed")
 // errUndefinedStatement is the SQLSTATE of a prepared statement that is gone.
 const errUndefinedStatement = "26000"
 
-var binary = []int16{pgx.BinaryFormatCode}
+var inBinary = []int16{pgx.BinaryFormatCode}
 
 func prepared(sql string, oids ...uint32) statement {
 	sum := sha256.Sum256([]byte(sql))
@@ -59,7 +59,7 @@ func prepared(sql string, oids ...uint32) statement {
 
 // add puts a statement in the current group.
 func (f *flush) add(stmt statement, params ...[]byte) *query {
-	return f.addQuery(&query{stmt: stmt, params: params, paramFormats: binary, resultFormats: binary})
+	return f.addQuery(&query{stmt: stmt, params: params, paramFormats: inBinary, resultFormats: inBinary})
 }
 
 func (f *flush) addQuery(q *query) *query {

@@ -25,7 +25,7 @@ func (r *guardedRows) Err() error {
 		return err
 	}
 	defer r.core.leave()
-	return r.inner.Err()
+	return r.core.heard(r.inner.Err())
 }
 
 func (r *guardedRows) CommandTag() (tag pgconn.CommandTag) {
@@ -49,7 +49,11 @@ func (r *guardedRows) Next() bool {
 		return false
 	}
 	defer r.core.leave()
-	return r.inner.Next()
+	more := r.inner.Next()
+	if !more {
+		_ = r.core.heard(r.inner.Err())
+	}
+	return more
 }
 
 func (r *guardedRows) Scan(dest ...any) error {
@@ -57,7 +61,7 @@ func (r *guardedRows) Scan(dest ...any) error {
 		return err
 	}
 	defer r.core.leave()
-	return r.inner.Scan(dest...)
+	return r.core.heard(r.inner.Scan(dest...))
 }
 
 func (r *guardedRows) Values() ([]any, error) {
@@ -98,7 +102,7 @@ func (r *guardedRow) Scan(dest ...any) error {
 		return err
 	}
 	defer r.core.leave()
-	return r.inner.Scan(dest...)
+	return r.core.heard(r.inner.Scan(dest...))
 }
 
 // guardedBatch are the results of a batch sent in a managed transaction.
@@ -112,7 +116,8 @@ func (b *guardedBatch) Exec() (pgconn.CommandTag, error) {
 		return pgconn.CommandTag{}, err
 	}
 	defer b.core.leave()
-	return b.inner.Exec()
+	tag, err := b.inner.Exec()
+	return tag, b.core.heard(err)
 }
 
 func (b *guardedBatch) Query() (pgx.Rows, error) {
@@ -121,7 +126,7 @@ func (b *guardedBatch) Query() (pgx.Rows, error) {
 	}
 	defer b.core.leave()
 	rows, err := b.inner.Query()
-	return &guardedRows{core: b.core, inner: rows}, err
+	return &guardedRows{core: b.core, inner: rows}, b.core.heard(err)
 }
 
 func (b *guardedBatch) QueryRow() pgx.Row {
@@ -137,7 +142,7 @@ func (b *guardedBatch) Close() error {
 		return err
 	}
 	defer b.core.leave()
-	return b.inner.Close()
+	return b.core.heard(b.inner.Close())
 }
 
 func (b *guardedBatch) Tx() pgx.Tx { return nil }

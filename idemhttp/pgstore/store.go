@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"time"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -23,6 +22,7 @@ type Store struct {
 	table     string // both, quoted
 	logger    *slog.Logger
 	sql       statements
+	verified  sync.Map // of *pgxpool.Pool: pools that lead to this store's database
 }
 
 // Option sets up a Store.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -22,12 +23,13 @@ var ErrManagedTx = errors.New("idem: this transaction is ended by what began it;
 type txCore struct {
 	conn *pgx.Conn
 
-	mu      sync.Mutex // protects what follows; never held during a call
-	closed  bool       // the endpoint has returned
-	rawEnd  bool       // a call came back outside the transaction
-	exposed bool       // the connection itself was handed out, unguarded
-	active  int        // calls under way
-	quiet   chan struct{}
+	mu       sync.Mutex // protects what follows; never held during a call
+	closed   bool       // the endpoint has returned
+	rawEnd   bool       // a call came back outside the transaction
+	exposed  bool       // the connection itself was handed out, unguarded
+	conflict bool       // a call has failed for its timing
+	active   int        // calls under way
+	quiet    chan struct{}
 }
 
 // enter lets a call through. Who got nil calls leave.
@@ -81,6 +83,36 @@ func (c *txCore) expose() {
 	c.exposed = true
 }
 
+func (c *txCore) wasExposed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.exposed
+}
+
+// heard passes err on and remembers whether the server gave up a statement for
+// its timing: the endpoint may make something else of it.
+func (c *txCore) heard(err error) error {
+	if err != nil && retryable(err) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.conflict = true
+	}
+	return err
+}
+
+func (c *txCore) sawConflict() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.conflict
+}
+
+// retryable reports whether the server says that the same again may succeed
+// (class 40: serialization failure, deadlock).
+func retryable(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "40")
+}
+
 // managedTx is the pgx.Tx an endpoint works with. The root refuses Commit and
 // Rollback; a savepoint is its caller's to end.
 type managedTx struct {
@@ -123,7 +155,7 @@ func (tx *managedTx) end(ctx context.Context, verb func(context.Context) error) 
 	if !tx.nested {
 		return ErrManagedTx
 	}
-	return verb(ctx)
+	return tx.core.heard(verb(ctx))
 }
 
 func (tx *managedTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource) (int64, error) {
@@ -131,7 +163,8 @@ func (tx *managedTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns
 		return 0, err
 	}
 	defer tx.core.leave()
-	return tx.inner.CopyFrom(ctx, table, columns, src)
+	n, err := tx.inner.CopyFrom(ctx, table, columns, src)
+	return n, tx.core.heard(err)
 }
 
 func (tx *managedTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
@@ -148,8 +181,19 @@ func (tx *managedTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResul
 // LargeObjects works with the connection, past the guard. A connection that was
 // handed out so is closed at the end of the request instead of being reused.
 func (tx *managedTx) LargeObjects() pgx.LargeObjects {
+	if err := tx.core.enter(); err != nil {
+		return closedTx().LargeObjects()
+	}
+	defer tx.core.leave()
 	tx.core.expose()
 	return tx.inner.LargeObjects()
+}
+
+// closedTx is a transaction whose methods return pgx.ErrTxClosed.
+func closedTx() pgx.Tx {
+	var batch pgx.Batch
+	batch.BeginTx(pgx.TxOptions{})
+	return pgx.FailedBatchResults(&batch, pgx.ErrTxClosed).Tx()
 }
 
 func (tx *managedTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
@@ -157,7 +201,8 @@ func (tx *managedTx) Prepare(ctx context.Context, name, sql string) (*pgconn.Sta
 		return nil, err
 	}
 	defer tx.core.leave()
-	return tx.inner.Prepare(ctx, name, sql)
+	desc, err := tx.inner.Prepare(ctx, name, sql)
+	return desc, tx.core.heard(err)
 }
 
 func (tx *managedTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
@@ -165,7 +210,8 @@ func (tx *managedTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.
 		return pgconn.CommandTag{}, err
 	}
 	defer tx.core.leave()
-	return tx.inner.Exec(ctx, sql, args...)
+	tag, err := tx.inner.Exec(ctx, sql, args...)
+	return tag, tx.core.heard(err)
 }
 
 func (tx *managedTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
@@ -174,7 +220,7 @@ func (tx *managedTx) Query(ctx context.Context, sql string, args ...any) (pgx.Ro
 	}
 	defer tx.core.leave()
 	rows, err := tx.inner.Query(ctx, sql, args...)
-	return &guardedRows{core: tx.core, inner: rows}, err
+	return &guardedRows{core: tx.core, inner: rows}, tx.core.heard(err)
 }
 
 func (tx *managedTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
