@@ -45,7 +45,7 @@ type statement struct {
 
 // errSkipped is the error of a query that an earlier one of its group kept from
 // running.
-var errSkipped = errors.New("idem: not run, an earlier statement failed")
+var errSkipped = errors.New("idem: not run, as an earlier statement failed")
 
 // errUndefinedStatement is the SQLSTATE of a prepared statement that is gone.
 const errUndefinedStatement = "26000"
@@ -131,16 +131,16 @@ func (q *query) send(pipe *pgconn.Pipeline, names *stmtNames) {
 func (f *flush) read(pipe *pgconn.Pipeline, names *stmtNames) error {
 	defer clear(names.pending)
 	for _, group := range f.groups {
-		failed := false
+		var failed error
 		for _, q := range group {
-			if failed {
-				q.err = errSkipped
+			if failed != nil {
+				q.err = fmt.Errorf("%w: %w", errSkipped, failed)
 				continue
 			}
 			if err := q.read(pipe, names); err != nil {
 				return err
 			}
-			failed = q.err != nil
+			failed = q.err
 		}
 		if err := readSync(pipe, group); err != nil {
 			return err

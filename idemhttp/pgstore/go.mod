@@ -3,6 +3,7 @@ module github.com/idem-go/idem/idemhttp/pgstore
 go 1.26.0
 
 require (
+	github.com/idem-go/idem v0.1.0
 	github.com/idem-go/idem/idemhttp v0.1.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/stretchr/testify v1.12.1

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,7 +143,7 @@ func (ses *session) begin(ctx context.Context) (*idemhttp.Record, error) {
 	if rec != nil || err != nil {
 		return rec, err
 	}
-	if err := errors.Join(begin.err, state.err); err != nil {
+	if err := cmp.Or(begin.err, state.err); err != nil {
 		return nil, fmt.Errorf("idem: begin: %w", err)
 	}
 	if err := ses.verify(ctx, place); err != nil {
@@ -155,27 +156,26 @@ func (ses *session) begin(ctx context.Context) (*idemhttp.Record, error) {
 	return nil, nil
 }
 
-// claimed returns what the look-ups found.
+// claimed returns what the look-ups found: the one before BEGIN, and the one
+// under the lock, if that was asked for.
 func (ses *session) claimed(look, lock, fresh *query) (*idemhttp.Record, error) {
-	for _, q := range []*query{look, lock, fresh} {
-		switch {
-		case q == nil:
-			continue
-		case q.err != nil && !errors.Is(q.err, errSkipped):
-			return nil, ses.store.explain("look-up", q.err)
-		case q == lock:
-			if len(q.rows) == 1 && q.rows[0][0][0] == 0 {
-				return nil, errLockBusy
-			}
-			continue
-		}
-		rec, found, err := recordOf(ses.plan.claim.ID, q)
-		if err != nil && !errors.Is(err, errSkipped) {
-			return nil, err
-		}
-		if found {
-			return &rec, nil
-		}
+	if look == nil {
+		return nil, nil
+	}
+	if look.err != nil {
+		return nil, ses.store.explain("look-up", look.err)
+	}
+	if rec, found, err := recordOf(ses.plan.claim.ID, look); found || err != nil {
+		return &rec, err
+	}
+	if lock == nil || lock.err != nil { // BEGIN has failed, then
+		return nil, nil
+	}
+	if lock.rows[0][0][0] == 0 {
+		return nil, errLockBusy
+	}
+	if rec, found, err := recordOf(ses.plan.claim.ID, fresh); found || err != nil {
+		return &rec, err
 	}
 	return nil, nil
 }
@@ -252,16 +252,14 @@ func refused(q *query) error {
 // whyNot finds the reason in a closing flush that didn't commit.
 func (ses *session) whyNot(insert, commit *query) error {
 	switch {
-	case insert != nil && insert.err != nil && ses.foreign(insert.err):
+	case insert == nil || insert.err == nil:
+		return cmp.Or(commit.err, errNotCommitted)
+	case ses.foreign(insert.err):
 		return errEndedInside
-	case insert != nil && insert.err != nil && timedOut(insert.err):
+	case timedOut(insert.err):
 		return fmt.Errorf("%w: %w", errLockBusy, insert.err)
-	case insert != nil && insert.err != nil && !errors.Is(insert.err, errSkipped):
-		return fmt.Errorf("idem: the claim could not be written: %w", insert.err)
-	case commit.err != nil:
-		return fmt.Errorf("idem: commit: %w", commit.err)
 	}
-	return errNotCommitted
+	return fmt.Errorf("idem: the claim could not be written: %w", insert.err)
 }
 
 // foreign reports whether the claim's INSERT found itself in another transaction

@@ -30,9 +30,15 @@ func newStore(t testing.TB, change ...poolChange) (*Store, *pgxpool.Pool) {
 // pgx, and pgbouncer in transaction mode, where statements can't be prepared.
 func ways(t *testing.T, run func(t *testing.T, change ...poolChange)) {
 	for _, mode := range pgtest.Modes() {
-		t.Run(mode.String(), func(t *testing.T) { run(t, pgtest.Mode(mode)) })
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			run(t, pgtest.Mode(mode))
+		})
 	}
-	t.Run("pgbouncer", func(t *testing.T) { run(t, viaBouncer(t)) })
+	t.Run("pgbouncer", func(t *testing.T) {
+		t.Parallel()
+		run(t, viaBouncer(t))
+	})
 }
 
 func TestStoreConformance(t *testing.T) {
