@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -200,4 +201,13 @@ func workDir(t testing.TB) string {
 		}
 	}
 	return dir
+}
+
+// Addr is the host and port of DSN.
+func Addr() string {
+	cfg, err := pgx.ParseConfig(DSN())
+	if err != nil {
+		return ""
+	}
+	return net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))
 }
