@@ -24,6 +24,9 @@ var bouncer struct {
 var holder *pgtest.Holder
 
 func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		childMain()
+	}
 	holder = pgtest.NewHolder()
 	code := m.Run()
 	holder.Close()

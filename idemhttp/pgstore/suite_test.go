@@ -12,7 +12,10 @@ import (
 	"github.com/idem-go/idem/idemhttp/pgstore/internal/pgtest"
 )
 
-type poolChange = func(*pgxpool.Config)
+type (
+	poolConfig = pgxpool.Config
+	poolChange = func(*pgxpool.Config)
+)
 
 // newStore returns a migrated store in a schema of its own, and its pool, whose
 // search path is that schema.
