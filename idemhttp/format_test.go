@@ -2,8 +2,11 @@ package idemhttp
 
 import (
 	"encoding/hex"
+	"errors"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"testing"
 
@@ -92,4 +95,16 @@ func TestEnumsHaveNames(t *testing.T) {
 		Running.String()+" "+Unanswered.String()+" "+Answered.String()+" "+State(3).String())
 	assert.Equal(t, "LostRace", EventLostRace.String())
 	assert.Equal(t, "EventKind(6)", EventKind(6).String())
+}
+
+// The type of a problem is an address: there must be something at it.
+func TestTheGuideExplainsEveryProblem(t *testing.T) {
+	guide, err := os.ReadFile("../docs/idempotent-http.md")
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("the guide isn't part of the module")
+	}
+	require.NoError(t, err)
+	for r := NoScope; r <= Failed; r++ {
+		assert.Contains(t, string(guide), `<a id="`+r.String()+`"></a>`)
+	}
 }

@@ -1,0 +1,56 @@
+package mark
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestMark(t *testing.T) {
+	tests := []struct {
+		name  string
+		marks func(*Mark)
+		want  bool
+	}{
+		{"nothing", func(*Mark) {}, false},
+		{"committed", (*Mark).Committed, true},
+		{"sent", (*Mark).Committing, true},
+		{"sent, then known to have failed", func(m *Mark) { m.Committing(); m.RolledBack() }, false},
+		{"sent and committed", func(m *Mark) { m.Committing(); m.Committed() }, true},
+		{"one committed, one failed", func(m *Mark) { m.Committing(); m.Committed(); m.Committing(); m.RolledBack() }, true},
+		{"two sent, one failed", func(m *Mark) { m.Committing(); m.Committing(); m.RolledBack() }, true},
+		{"failed more often than sent", func(m *Mark) { m.RolledBack(); m.RolledBack(); m.Committing() }, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := new(Mark)
+			tt.marks(From(With(context.Background(), m)))
+			assert.Equal(t, tt.want, m.Close(nil))
+		})
+	}
+}
+
+func TestALateMarkIsToldEachTime(t *testing.T) {
+	m, late := new(Mark), 0
+	m.Close(func() { late++ })
+	m.Committing()
+	m.Committed()
+	m.RolledBack() // says that nothing is there: not late
+	assert.Equal(t, 2, late)
+}
+
+func TestALateMarkOfCommittedWorkIsFine(t *testing.T) {
+	m := new(Mark)
+	m.Committed()
+	assert.True(t, m.Close(func() { t.Error("told as too late") }))
+	m.Committed()
+}
+
+func TestNoMark(t *testing.T) {
+	m := From(context.Background())
+	assert.Nil(t, m)
+	m.Committing()
+	m.Committed()
+	m.RolledBack()
+}
