@@ -2,6 +2,8 @@ package idemhttp
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net/http"
 )
 
@@ -75,7 +77,11 @@ func (x *Exchange) Fail(err error) {
 		onError(x.w, x.Request, err)
 		return
 	}
-	x.endpoint.policy.logger().ErrorContext(x.Request.Context(), "idemhttp: request failed",
+	level := slog.LevelError
+	if errors.Is(err, context.Canceled) { // most likely a client that hung up
+		level = slog.LevelInfo
+	}
+	x.endpoint.policy.logger().Log(x.Request.Context(), level, "idemhttp: request failed",
 		"endpoint", x.endpoint.name, "error", err)
 	WriteProblem(x.w, newRefusal(Failed, err))
 }
