@@ -59,36 +59,54 @@ func TestExpiredClaimMakesRoom(t *testing.T) {
 	})
 }
 
+// TestExpiryIsTheServersToJudge, and counts from when the claim is written: now()
+// in the transaction would count from its begin.
 func TestExpiryIsTheServersToJudge(t *testing.T) {
 	a := newApp(t)
-	a.policy.Window = time.Hour
-	send(a.inTx(pay))
+	a.policy.Window = 2 * time.Second
+	send(a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		_, err := tx.Exec(r.Context(), "SELECT pg_sleep(1.5)")
+		return err
+	}))
 	left := 0.0
 	conn := a.connect()
 	defer conn.Close(context.Background())
 	require.NoError(t, conn.QueryRow(t.Context(), "SELECT extract(epoch FROM expires_at - clock_timestamp())::float8 FROM idem_claims").Scan(&left))
-	assert.InDelta(t, 3600, left, 30)
+	assert.Greater(t, left, 0.5)
+	assert.LessOrEqual(t, left, 2.0)
 }
 
 // TestSerializableKeysDontMeet: a look-up inside the transaction would make every
 // two of these abort one another.
 func TestSerializableKeysDontMeet(t *testing.T) {
-	const n = 20
-	a := newApp(t, pgtest.MaxConns(n))
-	a.opts = []EndpointOption{WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})}
+	t.Run("by option", func(t *testing.T) {
+		a := newApp(t, pgtest.MaxConns(serializables))
+		a.opts = []EndpointOption{WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})}
+		testSerializable(t, a)
+	})
+	t.Run("by default", func(t *testing.T) {
+		testSerializable(t, newApp(t, pgtest.MaxConns(serializables), func(cfg *poolConfig) {
+			cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
+		}))
+	})
+}
+
+const serializables = 20
+
+func testSerializable(t *testing.T, a *app) {
 	var all sync.WaitGroup
-	all.Add(n)
+	all.Add(serializables)
 	h := a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
 		all.Done()
 		all.Wait() // every transaction has begun and looked before the first one writes
 		w.WriteHeader(201)
 		return nil
 	})
-	codes := together(n, func(i int) *httptest.ResponseRecorder { return send(h, key(fmt.Sprint("k", i))) })
-	for _, w := range codes {
+	answers := together(serializables, func(i int) *httptest.ResponseRecorder { return send(h, key(fmt.Sprint("k", i))) })
+	for _, w := range answers {
 		assert.Equal(t, 201, w.Code, w.Body)
 	}
-	assert.Equal(t, n, a.answered())
+	assert.Equal(t, serializables, a.answered())
 }
 
 // together calls f n times at once.
@@ -426,6 +444,51 @@ func TestWaitForTheWinnerEndsIn409(t *testing.T) {
 	expectProblem(t, w, 409, idemhttp.InProgress)
 	assert.Equal(t, "1", w.Header().Get("Retry-After"))
 	assert.Zero(t, a.payments())
+}
+
+// TestWaitForTheWinnerIsBounded, also where the endpoint sets no limit.
+func TestWaitForTheWinnerIsBounded(t *testing.T) {
+	t.Parallel()
+	a := newApp(t)
+	id := claimID(t, a)
+	other := a.connect()
+	defer other.Close(context.Background())
+	_, err := other.Exec(t.Context(), fmt.Sprintf(`BEGIN; INSERT INTO idem_claims (id, token, fingerprint, fingerprint_version, state, expires_at)
+		VALUES ('\x%x', '', '', '', 1, 'infinity')`, id))
+	require.NoError(t, err)
+	begun := time.Now()
+	expectProblem(t, send(a.inTx(pay)), 409, idemhttp.InProgress)
+	assert.InDelta(t, claimWait.Seconds(), time.Since(begun).Seconds(), 4)
+	assert.Zero(t, a.payments())
+}
+
+// TestWithoutAKey: in a transaction all the same, which an error that was passed
+// over leaves with nothing to commit.
+func TestWithoutAKey(t *testing.T) {
+	ways(t, func(t *testing.T, change ...poolChange) {
+		a := newApp(t, change...)
+		a.policy.Optional = true
+		without := func(r *http.Request) { r.Header.Del("Idempotency-Key") }
+		for _, c := range []struct {
+			after  string
+			status int
+		}{{"SELECT 1", 201}, {"SELECT 1/0", 500}, {"COMMIT", 500}, {"ROLLBACK", 500}} {
+			h := a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+				err := pay(w, r, tx)
+				_, _ = tx.Exec(r.Context(), c.after)
+				return err
+			})
+			assert.Equal(t, c.status, send(h, without).Code, c.after)
+		}
+		assert.Equal(t, 2, a.payments(), "the first, and the one committed by hand")
+		assert.Zero(t, a.claims())
+		failing := a.inTx(func(http.ResponseWriter, *http.Request, pgx.Tx) error { return errTest })
+		expectProblem(t, send(failing, without), 500, idemhttp.Failed)
+		assert.Equal(t, 405, send(a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+			w.WriteHeader(405)
+			return nil
+		}), func(r *http.Request) { r.Method = http.MethodGet }).Code)
+	})
 }
 
 // claimID finds out the id of the usual request, by running it once.

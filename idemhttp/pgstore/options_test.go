@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,6 +37,45 @@ func TestExclusiveRunsOnce(t *testing.T) {
 		assert.EqualValues(t, 1, a.runs.Load())
 		assert.Equal(t, 1, a.payments())
 	})
+}
+
+// TestExclusiveLooksAgainUnderTheLock: the first one commits, and lets go of the
+// lock, between the second one's look-up and its asking for the lock.
+func TestExclusiveLooksAgainUnderTheLock(t *testing.T) {
+	winner := newApp(t)
+	winner.opts = []EndpointOption{WithExclusive()}
+	proxy := pgtest.NewProxy(t, pgtest.Addr())
+	pool := pgtest.Pool(t, pgtest.DSN(), proxy.Use(), pgtest.Mode(pgx.QueryExecModeExec))
+	store, err := New(pool, WithSchema(winner.schema))
+	require.NoError(t, err)
+	require.NoError(t, pool.Ping(t.Context()))
+	second, err := store.Endpoint("pay", winner.policy, WithExclusive())
+	require.NoError(t, err)
+
+	looked := make(chan struct{}, 8)
+	proxy.OnServer(func(m pgtest.Message) pgtest.Verdict {
+		if m.Kind == 'Z' {
+			looked <- struct{}{}
+		}
+		return pgtest.Pass
+	})
+	split := false
+	proxy.OnClient(func(m pgtest.Message) pgtest.Verdict {
+		if m.Kind != 'P' || !strings.Contains(string(m.Body), "begin") {
+			return pgtest.Pass
+		}
+		if !split {
+			split = true
+			return pgtest.Split
+		}
+		<-looked
+		expectRan(t, send(winner.inTx(pay)), 201, "payment 1")
+		return pgtest.Pass
+	})
+	expectReplay(t, send(second.InTx(func(http.ResponseWriter, *http.Request, pgx.Tx) error {
+		t.Error("ran")
+		return nil
+	})), 201, "payment 1")
 }
 
 func TestExclusiveWaits(t *testing.T) {

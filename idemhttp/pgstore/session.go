@@ -149,7 +149,7 @@ func (ses *session) begin(ctx context.Context) (*idemhttp.Record, error) {
 	if err := ses.verify(ctx, place); err != nil {
 		return nil, err
 	}
-	ses.prefetchErr = errors.Join(ses.prefetchErr, prefetchError(ses.fetched))
+	ses.prefetchErr = cmp.Or(ses.prefetchErr, prefetchError(ses.fetched))
 	ses.now, ses.xid, ses.role = state.rows[0][0], state.rows[0][1], state.rows[0][2]
 	ses.core = &txCore{conn: ses.conn.Conn()}
 	ses.tx = &managedTx{core: ses.core, inner: adopt(ctx, ses.conn.Conn())}
@@ -208,7 +208,7 @@ func (ses *session) commit(ctx context.Context, resp *idemhttp.Response) end {
 	switch conn := ses.conn.Conn(); {
 	case conn.PgConn().TxStatus() == 'I':
 		return ses.rollback(ctx, errEndedInside, true)
-	case conn.PgConn().TxStatus() != 'T':
+	case ses.plan.claim != nil && conn.PgConn().TxStatus() != 'T':
 		return ses.rollback(ctx, errAborted, true)
 	}
 	return ses.sendCommit(ctx, resp)

@@ -175,7 +175,9 @@ func TestReapSkipsWhatIsLocked(t *testing.T) {
 	defer conn.Close(context.Background())
 	_, err := conn.Exec(t.Context(), "BEGIN; SELECT * FROM idem_claims LIMIT 1 FOR UPDATE")
 	require.NoError(t, err)
-	n, err := a.store.Reap(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	n, err := a.store.Reap(ctx)
 	require.NoError(t, err)
 	assert.EqualValues(t, 2, n)
 }

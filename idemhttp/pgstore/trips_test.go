@@ -62,6 +62,12 @@ func testTrips(t *testing.T, a *app, proxy *pgtest.Proxy) {
 	})
 	assert.Equal(t, plain, trips(func() { assert.Equal(t, 500, send(failing, key("f")).Code) }), "a failure: ROLLBACK with the look-up")
 
+	aborted := a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		_, _ = tx.Exec(r.Context(), "SELECT 1/0")
+		return nil
+	})
+	assert.Equal(t, plain, trips(func() { assert.Equal(t, 500, send(aborted, key("a")).Code) }), "aborted and passed over")
+
 	a.opts = []EndpointOption{WithExclusive(), WithPrefetch(func(_ *http.Request, b *pgx.Batch) {
 		b.Queue("SELECT 1")
 		b.Queue("SELECT $1::int", 2)

@@ -27,6 +27,8 @@ const (
 	CutBefore
 	// CutAfter delivers the message and closes both sides.
 	CutAfter
+	// Split delivers what came before in the same burst, and asks again.
+	Split
 )
 
 // Proxy stands between a pool and the server. It counts round trips: writes of
@@ -192,6 +194,13 @@ func (c *pair) readBurst(in *bufio.Reader) (burst []byte, cut bool, err error) {
 			return burst, false, err
 		}
 		verdict := c.proxy.ask(true, m)
+		for verdict == Split {
+			if _, err := c.server.Write(burst); err != nil {
+				return nil, false, err
+			}
+			burst = nil
+			verdict = c.proxy.ask(true, m)
+		}
 		if verdict == CutBefore {
 			return burst, true, nil
 		}
