@@ -64,21 +64,22 @@ var problems = [...]struct {
 	slug   string
 	status int
 	title  string
+	sayWhy bool // the error is about what the client sent, in words of this package
 }{
-	NoScope:        {"no-scope", http.StatusUnauthorized, "The caller is not known"},
-	KeyMissing:     {"key-missing", http.StatusBadRequest, "The idempotency key is missing"},
-	KeyInvalid:     {"key-invalid", http.StatusBadRequest, "The idempotency key is not valid"},
-	BodyTooLarge:   {"body-too-large", http.StatusRequestEntityTooLarge, "The request body is too large"},
-	BodyUnreadable: {"body-unreadable", http.StatusBadRequest, "The request body can't be read to its end"},
-	BodyConsumed:   {"body-consumed", http.StatusInternalServerError, "The request body was read before the endpoint"},
-	NoFingerprint:  {"no-fingerprint", http.StatusBadRequest, "The request can't be compared with others"},
-	KeyReused:      {"key-reused", http.StatusUnprocessableEntity, "The idempotency key belongs to a different request"},
-	InProgress:     {"in-progress", http.StatusConflict, "The first request with this key is still running"},
-	NoAnswer:       {"no-answer", http.StatusConflict, "The request was handled before and its answer is not stored"},
-	ReplayDenied:   {"replay-denied", http.StatusForbidden, "The stored answer is not for this caller"},
-	StoreDown:      {"store-down", http.StatusServiceUnavailable, "Whether the request was seen before can't be told"},
-	OutcomeUnknown: {"outcome-unknown", http.StatusServiceUnavailable, "Whether the request was handled can't be told: retry it"},
-	Failed:         {"failed", http.StatusInternalServerError, "The request failed"},
+	NoScope:        {"no-scope", http.StatusUnauthorized, "The caller is not known", false},
+	KeyMissing:     {"key-missing", http.StatusBadRequest, "The idempotency key is missing", true},
+	KeyInvalid:     {"key-invalid", http.StatusBadRequest, "The idempotency key is not valid", true},
+	BodyTooLarge:   {"body-too-large", http.StatusRequestEntityTooLarge, "The request body is too large", true},
+	BodyUnreadable: {"body-unreadable", http.StatusBadRequest, "The request body can't be read to its end", false},
+	BodyConsumed:   {"body-consumed", http.StatusInternalServerError, "The request body was read before the endpoint", false},
+	NoFingerprint:  {"no-fingerprint", http.StatusBadRequest, "The request can't be compared with others", false},
+	KeyReused:      {"key-reused", http.StatusUnprocessableEntity, "The idempotency key belongs to a different request", false},
+	InProgress:     {"in-progress", http.StatusConflict, "The first request with this key is still running", false},
+	NoAnswer:       {"no-answer", http.StatusConflict, "The request was handled before and its answer is not stored", false},
+	ReplayDenied:   {"replay-denied", http.StatusForbidden, "The stored answer is not for this caller", false},
+	StoreDown:      {"store-down", http.StatusServiceUnavailable, "Whether the request was seen before can't be told", false},
+	OutcomeUnknown: {"outcome-unknown", http.StatusServiceUnavailable, "Whether the request was handled can't be told: retry it", false},
+	Failed:         {"failed", http.StatusInternalServerError, "The request failed", false},
 }
 
 // Refusal is an answer that the middleware gives instead of the endpoint.
@@ -106,13 +107,11 @@ const retryAfter = time.Second
 
 func newRefusal(reason Reason, err error) Refusal {
 	f := Refusal{Reason: reason, Status: problems[reason].status, Err: err}
-	switch reason {
-	case InProgress:
+	if reason == InProgress {
 		f.RetryAfter = retryAfter
-	case KeyMissing, KeyInvalid, BodyTooLarge:
-		if err != nil { // made here, about what the client sent
-			f.Detail = err.Error()
-		}
+	}
+	if err != nil && problems[reason].sayWhy {
+		f.Detail = err.Error()
 	}
 	return f
 }

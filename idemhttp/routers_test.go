@@ -92,7 +92,7 @@ func TestARouteThatIsMissingIsNotStored(t *testing.T) {
 	mux := http.NewServeMux()
 	h := endpoint(t).DeduplicateWithResponse(mux)
 	assert.Equal(t, 404, send(h, "k", "/orders/1").Code)
-	mux.HandleFunc("/orders/1", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201) })
+	mux.HandleFunc("/orders/1", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
 	assert.Equal(t, 201, send(h, "k", "/orders/1").Code)
 }
 

@@ -109,7 +109,7 @@ func readPayment(body io.Reader) (payment, error) {
 	if err := dec.Decode(&p); err != nil {
 		return p, fmt.Errorf("the body is no payment: %w", err)
 	}
-	if _, err := dec.Token(); err != io.EOF { //nolint:errorlint // Token returns it bare
+	if _, err := dec.Token(); err != io.EOF {
 		return p, errors.New("the body has something behind the payment")
 	}
 	switch {

@@ -40,10 +40,10 @@ func (g *rig) twice(status int, body string) (first, second answer) {
 func testHeaderSnapshot(g *rig, _ EndpointConfig) {
 	g.full(policy(), func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Etag", "1")
-		w.WriteHeader(201)
+		w.WriteHeader(http.StatusCreated)
 		w.Header().Set("Etag", "2")
 		w.Header().Set("Link", "late")
-		w.WriteHeader(500) // superfluous: ignored
+		w.WriteHeader(http.StatusInternalServerError) // superfluous: ignored
 		_, _ = io.WriteString(w, "x")
 	})
 	first, second := g.twice(201, "x")
@@ -79,10 +79,10 @@ func testSniffing(g *rig, _ EndpointConfig) {
 func testInformational(g *rig, _ EndpointConfig) {
 	g.full(policy(), func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Link", "</style.css>")
-		w.WriteHeader(103)
-		w.WriteHeader(102)
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusProcessing)
 		w.Header().Set("Etag", "1")
-		w.WriteHeader(201)
+		w.WriteHeader(http.StatusCreated)
 	})
 	first, second := g.twice(201, "")
 	first.expectHeader("Etag", "1")
@@ -91,7 +91,7 @@ func testInformational(g *rig, _ EndpointConfig) {
 
 func testSwitching(g *rig, _ EndpointConfig) {
 	g.full(policy(), func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(101)
+		w.WriteHeader(http.StatusSwitchingProtocols)
 		if _, err := io.WriteString(w, "raw"); err == nil {
 			g.Error("Write after 101 returned no error")
 		}
@@ -160,7 +160,7 @@ func testNoFlush(g *rig, _ EndpointConfig) {
 		if _, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
 			g.Error("the writer can be unwrapped")
 		}
-		w.WriteHeader(201)
+		w.WriteHeader(http.StatusCreated)
 	})
 	g.post().expect(201, "")
 }
@@ -183,8 +183,8 @@ func testNothingEarly(g *rig, _ EndpointConfig) {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(watched{w, &sent}, r) })
 	}
 	g.fullInside(policy(), outer, func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(103)
-		w.WriteHeader(200)
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusOK)
 		_, _ = io.WriteString(w, strings.Repeat("x", 10_000))
 		if sent {
 			g.Error("something was sent before the endpoint returned")
@@ -204,7 +204,7 @@ func testForwarded(g *rig, _ EndpointConfig) {
 	g.post().expect(200, "")
 	g.full(policy(), func(w http.ResponseWriter, _ *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(-time.Second))
-		w.WriteHeader(201)
+		w.WriteHeader(http.StatusCreated)
 	})
 	g.post(withKey("k2")).expectNoAnswer()
 }
@@ -224,7 +224,7 @@ func testOuterHeaders(g *rig, _ EndpointConfig) {
 		}
 		w.Header().Del("Cache-Control")
 		w.Header().Set("Etag", "own")
-		w.WriteHeader(201)
+		w.WriteHeader(http.StatusCreated)
 	})
 	first, second := g.twice(201, "")
 	for _, a := range []answer{first, second} {

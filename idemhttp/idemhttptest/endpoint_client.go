@@ -387,7 +387,7 @@ func testBodyReadable(g *rig, _ EndpointConfig) {
 	g.full(policy(), func(w http.ResponseWriter, r *http.Request) {
 		_, err := io.Copy(w, r.Body)
 		if err = errors.Join(err, r.Body.Close()); err != nil {
-			w.WriteHeader(500)
+			w.WriteHeader(http.StatusInternalServerError)
 		}
 	})
 	g.post(withBodyOf("what was sent")).expect(200, "what was sent")

@@ -52,7 +52,7 @@ func recovering(got *atomic.Value) func(http.Handler) http.Handler {
 			defer func() {
 				if v := recover(); v != nil {
 					got.Store(v)
-					w.WriteHeader(500)
+					w.WriteHeader(http.StatusInternalServerError)
 				}
 			}()
 			next.ServeHTTP(w, r)
@@ -67,7 +67,7 @@ func testPanic(g *rig, _ EndpointConfig) {
 	own := errors.New("own value")
 	g.failing(func() { panic(own) }, recovering(&got))
 	g.post(failNow).expect(500, "").expectHeader("X-Left", "").expectHeader("Location", "")
-	if got.Load() != own {
+	if got.Load() != any(own) {
 		g.Errorf("the panic went on with %v", got.Load())
 	}
 	g.thenRuns()
@@ -94,7 +94,7 @@ func testErrorThenPanic(g *rig, _ EndpointConfig) {
 			return
 		}
 		w.Header().Set("X-Why", "own")
-		w.WriteHeader(409)
+		w.WriteHeader(http.StatusConflict)
 		_, _ = io.WriteString(w, "own words")
 		panic("and then")
 	})

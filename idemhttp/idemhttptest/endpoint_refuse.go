@@ -253,7 +253,7 @@ func testEvents(g *rig, _ EndpointConfig) {
 	p.Observe = seen.add
 	g.full(p, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Fail") != "" {
-			http.Error(w, "no", 400)
+			http.Error(w, "no", http.StatusBadRequest)
 			return
 		}
 		g.created(w, r)

@@ -65,7 +65,7 @@ func (g *releaseRig) outliving(door *gate) {
 			body := g.nth()
 			door.entered <- struct{}{}
 			<-door.open
-			w.WriteHeader(201)
+			w.WriteHeader(http.StatusCreated)
 			_, _ = w.Write([]byte(body))
 			return
 		}

@@ -198,7 +198,7 @@ func testWaitTakesOver(g *releaseRig) {
 	g.full(p, func(w http.ResponseWriter, r *http.Request) {
 		if g.runs.Load() == 1 {
 			door.pass(r.Context())
-			http.Error(w, "try again", 500)
+			http.Error(w, "try again", http.StatusInternalServerError)
 			return
 		}
 		g.created(w, r)

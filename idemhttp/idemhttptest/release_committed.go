@@ -24,12 +24,12 @@ var committedTests = []releaseTest{
 
 // leaving are the ways to fail.
 var leaving = map[string]func(http.ResponseWriter, *http.Request){
-	"status": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) },
+	"status": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
 	"panic":  func(http.ResponseWriter, *http.Request) { panic("after the commit") },
 	"goexit": func(http.ResponseWriter, *http.Request) { runtime.Goexit() },
 	"cancel": func(_ http.ResponseWriter, r *http.Request) { cancelSelf(r) },
 	"panic after an answer": func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(201)
+		w.WriteHeader(http.StatusCreated)
 		panic("after the commit")
 	},
 }
@@ -124,7 +124,7 @@ func testCommittedTTL(g *releaseRig) {
 	p.Window = time.Hour
 	g.full(p, func(w http.ResponseWriter, r *http.Request) {
 		idemhttp.Committed(r.Context())
-		w.WriteHeader(500)
+		w.WriteHeader(http.StatusInternalServerError)
 	})
 	start := time.Now()
 	g.post().expect(500, "")
@@ -154,7 +154,7 @@ func testLateMark(g *releaseRig) {
 		var kept *http.Request
 		g.full(g.policy(), func(w http.ResponseWriter, r *http.Request) {
 			kept = r
-			w.WriteHeader(500)
+			w.WriteHeader(http.StatusInternalServerError)
 		})
 		g.post().expect(500, "")
 		if g.logs.has(slog.LevelError, "released") {
@@ -185,7 +185,7 @@ func testMarkOutside(g *releaseRig) {
 	p.Optional = true
 	g.full(p, func(w http.ResponseWriter, r *http.Request) {
 		idemhttp.Committed(r.Context())
-		w.WriteHeader(500)
+		w.WriteHeader(http.StatusInternalServerError)
 	})
 	g.post(withKey()).expect(500, "")
 }

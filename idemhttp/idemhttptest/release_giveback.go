@@ -27,7 +27,7 @@ func testReleasedFirst(g *releaseRig) {
 	})
 	g.fullInside(g.policy(), func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(watched{w, &sent}, r) })
-	}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400) })
+	}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) })
 	g.post().expect(400, "")
 	g.expectCalls(1, 0, 1, 0)
 }
@@ -36,7 +36,7 @@ func testReleaseDown(g *releaseRig) {
 	g.store.down("Release")
 	g.full(g.policy(), func(w http.ResponseWriter, r *http.Request) {
 		if g.runs.Load() == 1 {
-			w.WriteHeader(418)
+			w.WriteHeader(http.StatusTeapot)
 			_, _ = io.WriteString(w, "the first failure")
 			return
 		}
@@ -71,7 +71,7 @@ func testDetached(g *releaseRig) {
 	g.fullInside(g.policy(), cancelling, func(w http.ResponseWriter, r *http.Request) {
 		cancelSelf(r)
 		if r.Header.Get("X-Fail") != "" {
-			w.WriteHeader(500)
+			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}
 		g.created(w, r)

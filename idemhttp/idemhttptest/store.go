@@ -79,6 +79,10 @@ var storeChecks = []storeCheck{
 	{"a context that is done is an error", checkContext},
 }
 
+// failf says what was wrong. An error among the arguments may be nil, and isn't
+// wrapped.
+func failf(format string, args ...any) error { return errors.New(fmt.Sprintf(format, args...)) }
+
 func newClaim() idemhttp.Claim {
 	var c idemhttp.Claim
 	_, _ = rand.Read(c.ID[:])
@@ -91,7 +95,7 @@ func newClaim() idemhttp.Claim {
 func (s *storeRun) mustClaim(c idemhttp.Claim, ttl time.Duration) error {
 	won, err := s.Claim(s.ctx, c, ttl)
 	if err != nil || !won {
-		return fmt.Errorf("Claim of a free id = %v, %v; want true, nil", won, err)
+		return failf("Claim of a free id = %v, %v; want true, nil", won, err)
 	}
 	return nil
 }
@@ -99,7 +103,7 @@ func (s *storeRun) mustClaim(c idemhttp.Claim, ttl time.Duration) error {
 func (s *storeRun) expectNone(id idemhttp.ID) error {
 	rec, found, err := s.Lookup(s.ctx, id)
 	if err != nil || found {
-		return fmt.Errorf("Lookup = %+v, %v, %v; want nothing", rec, found, err)
+		return failf("Lookup = %+v, %v, %v; want nothing", rec, found, err)
 	}
 	return nil
 }
@@ -108,7 +112,7 @@ func (s *storeRun) expect(want idemhttp.Record) error {
 	got, found, err := s.Lookup(s.ctx, want.ID)
 	switch {
 	case err != nil || !found:
-		return fmt.Errorf("Lookup found %v, %v; want %v", found, err, want.State)
+		return failf("Lookup found %v, %v; want %v", found, err, want.State)
 	case got.Claim != want.Claim:
 		return fmt.Errorf("Lookup found the claim %+v, want %+v", got.Claim, want.Claim)
 	case got.State != want.State:

@@ -27,7 +27,7 @@ func checkSecondClaimLoses(s *storeRun) error {
 	for _, second := range []idemhttp.Claim{c, other} {
 		won, err := s.Claim(s.ctx, second, long)
 		if err != nil || won {
-			return fmt.Errorf("a second Claim = %v, %v; want false, nil", won, err)
+			return failf("a second Claim = %v, %v; want false, nil", won, err)
 		}
 	}
 	if err := s.expect(idemhttp.Record{Claim: c, State: idemhttp.Running}); err != nil {
@@ -37,7 +37,7 @@ func checkSecondClaimLoses(s *storeRun) error {
 		return fmt.Errorf("Answer: %w", err)
 	}
 	if won, err := s.Claim(s.ctx, other, long); err != nil || won {
-		return fmt.Errorf("Claim of a settled id = %v, %v; want false, nil", won, err)
+		return failf("Claim of a settled id = %v, %v; want false, nil", won, err)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ func checkOnlyHolderAnswers(s *storeRun) error {
 	other := c
 	other.Token = newClaim().Token
 	if err := s.Answer(s.ctx, other, &idemhttp.Response{Status: 200}, long); !errors.Is(err, idemhttp.ErrNotHolder) {
-		return fmt.Errorf("Answer with another token = %v, want ErrNotHolder", err)
+		return failf("Answer with another token = %v, want ErrNotHolder", err)
 	}
 	if err := s.expect(idemhttp.Record{Claim: c}); err != nil {
 		return err
@@ -26,7 +26,7 @@ func checkOnlyHolderAnswers(s *storeRun) error {
 		return fmt.Errorf("Answer: %w", err)
 	}
 	if err := s.Answer(s.ctx, other, &idemhttp.Response{Status: 200}, long); !errors.Is(err, idemhttp.ErrNotHolder) {
-		return fmt.Errorf("Answer of a settled claim with another token = %v, want ErrNotHolder", err)
+		return failf("Answer of a settled claim with another token = %v, want ErrNotHolder", err)
 	}
 	return s.expect(idemhttp.Record{Claim: c, State: idemhttp.Unanswered})
 }
@@ -89,7 +89,7 @@ func checkReleaseSettled(s *storeRun) error {
 			return err
 		}
 		if _, found, err := s.Lookup(s.ctx, c.ID); err != nil || !found {
-			return fmt.Errorf("after Answer(%v) and Release, Lookup found %v, %v; want it", resp, found, err)
+			return failf("after Answer(%v) and Release, Lookup found %v, %v; want it", resp, found, err)
 		}
 	}
 	return nil
@@ -101,7 +101,7 @@ func checkExpired(s *storeRun) error {
 		return err
 	}
 	if ok, err := s.Forget(s.ctx, c.ID); ok || err != nil {
-		return fmt.Errorf("Forget of an expired claim = %v, %v; want false, nil", ok, err)
+		return failf("Forget of an expired claim = %v, %v; want false, nil", ok, err)
 	}
 	next := newClaim()
 	next.ID = c.ID
@@ -121,7 +121,7 @@ func checkExpiredAnswer(s *storeRun) error {
 	next := newClaim()
 	next.ID = c.ID
 	if ok, err := s.Forget(s.ctx, c.ID); ok || err != nil {
-		return fmt.Errorf("Forget of an expired answer = %v, %v; want false, nil", ok, err)
+		return failf("Forget of an expired answer = %v, %v; want false, nil", ok, err)
 	}
 	return errors.Join(s.mustClaim(next, long), s.expect(idemhttp.Record{Claim: next}))
 }
@@ -154,7 +154,7 @@ func checkTakenOver(s *storeRun) error {
 		return err
 	}
 	if err := s.Answer(s.ctx, first, nil, long); !errors.Is(err, idemhttp.ErrNotHolder) {
-		return fmt.Errorf("Answer of a claim that was taken over = %v, want ErrNotHolder", err)
+		return failf("Answer of a claim that was taken over = %v, want ErrNotHolder", err)
 	}
 	if err := s.Release(s.ctx, first.ID, first.Token); err != nil {
 		return fmt.Errorf("Release of a claim that was taken over: %w", err)
@@ -181,7 +181,7 @@ func checkForget(s *storeRun) error {
 func (s *storeRun) expectForget(id idemhttp.ID, want bool) error {
 	ok, err := s.Forget(s.ctx, id)
 	if err != nil || ok != want {
-		return fmt.Errorf("Forget = %v, %v; want %v, nil", ok, err, want)
+		return failf("Forget = %v, %v; want %v, nil", ok, err, want)
 	}
 	return nil
 }
@@ -198,10 +198,10 @@ func checkReap(s *storeRun) error {
 	}
 	n, err := s.Reap(s.ctx)
 	if err != nil || n < 2 {
-		return fmt.Errorf("Reap = %d, %v; want at least the 2 that expired", n, err)
+		return failf("Reap = %d, %v; want at least the 2 that expired", n, err)
 	}
 	if n, err = s.Reap(s.ctx); err != nil || n != 0 {
-		return fmt.Errorf("a second Reap = %d, %v; want 0", n, err)
+		return failf("a second Reap = %d, %v; want 0", n, err)
 	}
 	return errors.Join(s.expect(idemhttp.Record{Claim: stays}),
 		s.expect(idemhttp.Record{Claim: answered, State: idemhttp.Answered, Response: resp}))

@@ -63,7 +63,7 @@ func (b *Buffer) WriteHeader(code int) {
 	switch {
 	case b.status != 0:
 	case code == http.StatusSwitchingProtocols:
-		b.fail(errSwitching)
+		_ = b.fail(errSwitching)
 	case code >= 200:
 		b.status = code
 		b.sent = b.live.Clone()
