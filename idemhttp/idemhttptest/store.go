@@ -81,7 +81,7 @@ var storeChecks = []storeCheck{
 
 // failf says what was wrong. An error among the arguments may be nil, and isn't
 // wrapped.
-func failf(format string, args ...any) error { return errors.New(fmt.Sprintf(format, args...)) }
+func failf(format string, args ...any) error { return fmt.Errorf(format, args...) }
 
 func newClaim() idemhttp.Claim {
 	var c idemhttp.Claim
