@@ -46,12 +46,12 @@ narrow: export CGO_ENABLED = 0
 narrow: ## test the root module on 386, build it for arm
 	GOARCH=386 go test -count=1 ./...
 	GOARCH=arm go vet ./...
-	GOARCH=arm go build ./...
+	GOARCH=arm go build -o /dev/null ./...
 
 # A workspace tests one set of versions that nobody imports.
 .PHONY: alone
 alone: ## build every module without the workspace, as who imports it does
-	GOWORK=off scripts/modules each 'go mod tidy -diff && go build ./... && go vet ./... && go test -run "^$$" ./...'
+	GOWORK=off scripts/modules each 'go mod tidy -diff && go build -o /dev/null ./... && go vet ./... && go test -run "^$$" ./...'
 
 .PHONY: quickstart
 quickstart: ## run the first example
@@ -85,6 +85,20 @@ lint: $(golangci-lint) ## golangci-lint, every module
 .PHONY: bench-smoke
 bench-smoke: ## run every benchmark for a moment
 	go test -run '^$$' -bench . -benchtime 10x -short work
+
+# Every benchmark once, then all again: what disturbs the machine for a while
+# disturbs all of them. bench.out is benchstat's format; report turns it into docs.
+COUNT ?= 10
+BENCH ?= .
+
+.PHONY: bench
+bench: ## run benchmarks/ side by side, rewrite docs/performance.md
+	@rm -f bench.out
+	@for pass in $$(seq $(COUNT)); do \
+		echo "pass $$pass of $(COUNT)"; \
+		go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./benchmarks/... >>bench.out || { tail -n 20 bench.out; exit 1; }; \
+	done
+	go run ./benchmarks/report bench.out
 
 ## Tools
 

@@ -83,7 +83,7 @@ func (c *crew[D]) feed(ctx context.Context, next func(context.Context) (D, error
 		switch {
 		case err == nil:
 			c.start(d)
-		case err == io.EOF: // itself: one that is wrapped tells of a broken connection
+		case err == io.EOF: //nolint:errorlint // itself: one that is wrapped tells of a broken connection
 			ended = true
 			return nil
 		case ctx.Err() == nil:
@@ -106,11 +106,22 @@ func (c *crew[D]) waitForSeat() bool {
 func (c *crew[D]) start(d D) {
 	s := &seat{seats: c.seats}
 	if !s.take(c.ctx) {
-		t := turn[D]{r: c.r, ctx: c.ctx, d: d}
-		_ = t.drop(Requeue, nil, slog.LevelDebug, "idem: stopping, delivery given back") // logged there
+		c.giveBack(d)
 		return
 	}
 	c.workers.Go(func() { c.serve(d, s) })
+}
+
+// giveBack is for a delivery that was taken and can't be begun. The guard has
+// not heard of it.
+func (c *crew[D]) giveBack(d D) {
+	t := turn[D]{r: c.r, ctx: c.ctx, d: d, guard: off}
+	defer func() {
+		if !t.spent { // the logger panicked
+			t.abandon()
+		}
+	}()
+	_ = t.drop(Requeue, nil, slog.LevelDebug, "idem: stopping, delivery given back") // logged there
 }
 
 // serve is a worker's turn with one delivery.
@@ -136,6 +147,7 @@ func (c *crew[D]) catch() {
 	}
 	c.mu.Unlock()
 	c.stop()
+	defer func() { _ = recover() }() // the logger's own: the first panic is the one to raise
 	c.r.logger().Error("idem: handler panicked", slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 }
 

@@ -35,6 +35,7 @@ func (o Outcome) String() string {
 // nothing and returns nil. It honours ctx, also where the broker's client
 // doesn't. An error from a verb means that the broker will deliver the message
 // again; an adapter that can't promise that gives the delivery back by itself.
+// With a ctx that is done already a verb may still settle, and then returns nil.
 //
 // The verbs and Settled may be called from any goroutine. The idemtest package
 // tests an implementation against these promises.
@@ -49,7 +50,8 @@ type Delivery interface {
 	// Reject gives the message up: to the dead letters, where the broker has them.
 	Reject(ctx context.Context, cause error) error
 	// Settled returns what was called on the delivery, by whoever, native calls
-	// of the client included; Unsettled if nothing was.
+	// of the client included; Unsettled if nothing was. Of a call that failed it
+	// may tell what was wanted, or Unsettled.
 	Settled() Outcome
 }
 

@@ -150,10 +150,11 @@ func (c *eras) init(line *timeline, half, life time.Duration, limit int64) {
 func (c *eras) at(now moment) *era {
 	for {
 		e := c.current.Load()
+		now = c.line.notBefore(now, e.calm)
 		if now.since >= e.calm && now.since < e.stale {
 			return e
 		}
-		next := e.aged(now.time, c.life)
+		next := e.aged(c.line.time(now), c.life)
 		if next == e || c.replace(e, next) {
 			return next
 		}
@@ -167,11 +168,12 @@ func (c *eras) at(now moment) *era {
 func (c *eras) reserve(now moment) *era {
 	for {
 		e := c.at(now)
-		open := now.since >= e.calm && now.since < e.closes || e.open(now.time, c.half)
+		now = c.line.notBefore(now, e.calm)
+		open := now.since >= e.calm && now.since < e.closes || e.open(c.line.time(now), c.half)
 		if open && e.young.take(c.limit) {
 			return e
 		}
-		if next := e.turned(now.time, open); c.replace(e, next) {
+		if next := e.turned(c.line.time(now), open); c.replace(e, next) {
 			c.countEarly(open)
 			return next
 		}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/bits"
 	"math/rand/v2"
+	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -49,7 +50,7 @@ func newGenerational(c config) *Generational {
 		line:       timeline{epoch: time.Now(), clock: c.clock},
 		seed:       maphash.MakeSeed(),
 		firstToken: rand.Uint64() &^ (maxShards - 1),
-		shards:     make([]atomic.Pointer[shard], shardsFor(c.maxTracked)),
+		shards:     make([]atomic.Pointer[shard], shardsFor(c.maxTracked, runtime.GOMAXPROCS(0))),
 	}
 	limit := limitFor(c.maxTracked)
 	g.terminal.init(&g.line, c.window/2+c.window%2, c.window, limit)
@@ -62,14 +63,19 @@ const (
 	maxShardBits = 6
 	maxShards    = 1 << maxShardBits
 
+	shardsPerProc = 4
+
 	// A shard of less than a thousand ids costs more memory than its lock is
 	// worth.
 	idsPerShard = 1024
 )
 
-// shardsFor is a power of two.
-func shardsFor(maxTracked int) int {
-	return min(maxShards, 1<<(bits.Len(uint(max(1, maxTracked/idsPerShard)))-1))
+// shardsFor is a power of two: what keeps the goroutines that can run at once out
+// of each other's way, and no more. More shards are more places for a core to
+// have in its caches.
+func shardsFor(maxTracked, procs int) int {
+	wanted := max(1, min(maxShards, shardsPerProc*procs, maxTracked/idsPerShard))
+	return 1 << (bits.Len(uint(wanted)) - 1)
 }
 
 // limitFor is how many ids a generation takes: half of maxTracked, so that two
@@ -147,7 +153,9 @@ func (g *Generational) Wait(ctx context.Context, id Identity) error {
 	k.set(g.seed, id, g.identity)
 	sh := g.shard(k.hash)
 	for {
-		r := sh.waitIn(g.line.now(), &k)
+		now := g.line.now()
+		r := sh.waitIn(now, &k)
+		g.tidy(now)
 		if r == nil {
 			return nil
 		}
@@ -183,7 +191,7 @@ func (g *Generational) Stats() Stats {
 	}
 	now := g.line.now()
 	shards := g.lockAll()
-	s := Stats{Horizon: g.terminal.at(now).horizon(now.time, g.terminal.half)}
+	s := Stats{Horizon: g.terminal.at(now).horizon(g.line.time(now), g.terminal.half)}
 	for _, sh := range shards {
 		sh.follow(now)
 		sh.addTo(&s)

@@ -77,7 +77,8 @@ type IdempotencyGuard interface {
 	// once, or ctx's error if that comes first.
 	Wait(ctx context.Context, id Identity) error
 
-	// Complete says that the message is handled. It is remembered as Completed.
+	// Complete says that the message is handled. It is remembered as Completed,
+	// also when the guard has taken the claim for lost meanwhile: the work is done.
 	Complete(c Claim)
 
 	// Reject says that the message was dead-lettered. It is remembered as

@@ -220,6 +220,7 @@ type recorder struct {
 }
 
 func (r *recorder) Helper()               {}
+func (r *recorder) Log(...any)            {}
 func (r *recorder) Name() string          { return "recorder" }
 func (r *recorder) Errorf(string, ...any) { r.failed = true }
 func (r *recorder) FailNow()              { panic("failed") }

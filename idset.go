@@ -51,15 +51,7 @@ func (s *idset) add(k *key, ended State) {
 	s.table.insert(k.hash, ref, s.hashOf)
 }
 
-// hashOf is the hash of a stored key.
-func (s *idset) hashOf(ref uint32) uint64 {
-	var k key
-	entry := s.arena.at(ref)
-	k.n = uint8(copy(k.buf[:], entry[:keyLen(entry)]))
-	k.buf[0] &^= rejectedBit
-	k.rehash(s.seed)
-	return k.hash
-}
+func (s *idset) hashOf(ref uint32) uint64 { return hashOf(s.seed, s.arena.at(ref)) }
 
 // remove takes the id in slot out of the set.
 func (s *idset) remove(slot int) {

@@ -3,6 +3,7 @@ package idem
 import (
 	"crypto/sha256"
 	"hash/maphash"
+	"math/bits"
 	"unsafe"
 )
 
@@ -37,28 +38,40 @@ func (k *key) set(seed maphash.Seed, id Identity, m MessageIdentity) {
 	}
 	switch n := len(id.ID) + len(id.Destination); {
 	case n > maxInline:
-		k.setDigest(id)
+		k.setDigest(seed, id)
 	case id.Destination == "":
-		k.buf[0] = byte(n)
-		k.n = uint8(1 + copy(k.buf[1:], id.ID))
+		k.setID(seed, id.ID)
 	default:
-		k.buf[0], k.buf[1], k.buf[2] = formPair, byte(len(id.ID)), byte(len(id.Destination))
-		copy(k.buf[3:], id.ID)
-		k.n = uint8(3 + len(id.ID) + copy(k.buf[3+len(id.ID):], id.Destination))
+		k.setPair(seed, id)
 	}
-	k.rehash(seed)
+}
+
+// setID hashes the caller's text, not the copy just made: to read at once what
+// was written a moment ago, in pieces of another size, would stall the core.
+func (k *key) setID(seed maphash.Seed, id string) {
+	k.buf[0] = byte(len(id))
+	k.n = uint8(1 + copy(k.buf[1:], id))
+	k.setHash(maphash.String(seed, id))
+}
+
+func (k *key) setPair(seed maphash.Seed, id Identity) {
+	k.buf[0], k.buf[1], k.buf[2] = formPair, byte(len(id.ID)), byte(len(id.Destination))
+	n := 3 + copy(k.buf[3:], id.ID)
+	k.n = uint8(n + copy(k.buf[n:], id.Destination))
+	k.setHash(both(maphash.String(seed, id.ID), maphash.String(seed, id.Destination)))
 }
 
 // setDigest hashes the two digests, not the two texts one behind the other:
 // where the id ends must count.
-func (k *key) setDigest(id Identity) {
-	var both [2 * sha256.Size]byte
+func (k *key) setDigest(seed maphash.Seed, id Identity) {
+	var digests [2 * sha256.Size]byte
 	first, second := digest(id.ID), digest(id.Destination)
-	copy(both[:], first[:])
-	copy(both[sha256.Size:], second[:])
-	sum := sha256.Sum256(both[:])
+	copy(digests[:], first[:])
+	copy(digests[sha256.Size:], second[:])
+	sum := sha256.Sum256(digests[:])
 	k.buf[0] = formDigest
 	k.n = uint8(1 + copy(k.buf[1:], sum[:]))
+	k.setHash(maphash.Bytes(seed, sum[:]))
 }
 
 // digest reads the string's bytes where they are: Sum256 neither writes to nor
@@ -67,9 +80,19 @@ func digest(s string) [sha256.Size]byte {
 	return sha256.Sum256(unsafe.Slice(unsafe.StringData(s), len(s)))
 }
 
-// rehash never yields 0, which is the hash of claims this package did not give.
-func (k *key) rehash(seed maphash.Seed) {
-	k.hash = max(1, maphash.Bytes(seed, k.bytes()))
+// setHash never sets 0, which is the hash of claims this package did not give.
+func (k *key) setHash(hash uint64) { k.hash = max(1, hash) }
+
+// both is the hash of two texts: in their order, and not as one.
+func both(first, second uint64) uint64 { return bits.RotateLeft64(first, 32) ^ second }
+
+// hashOf is the hash of the key that begins b, as set has made it.
+func hashOf(seed maphash.Seed, b []byte) uint64 {
+	if b[0]&^rejectedBit != formPair {
+		return max(1, maphash.Bytes(seed, b[1:keyLen(b)]))
+	}
+	cut := 3 + b[1]
+	return max(1, both(maphash.Bytes(seed, b[3:cut]), maphash.Bytes(seed, b[cut:keyLen(b)])))
 }
 
 // copy makes k the same key as other.

@@ -9,8 +9,8 @@ import (
 // differ by any number of years and know whether they are monotonic. Most calls
 // get by with since, which counts from the guard's epoch and ends at 292 years.
 type moment struct {
-	time  time.Time
 	since time.Duration
+	read  time.Time // of the standard clock nothing: see timeline.time
 }
 
 // timeline reads a clock. Its epoch is when the guard was made, by the standard
@@ -25,13 +25,28 @@ type timeline struct {
 // corrections of the wall clock are not missed.
 func (l *timeline) now() moment {
 	if l.clock == nil {
-		d := time.Since(l.epoch)
-		return moment{time: l.epoch.Add(d), since: d}
+		return moment{since: time.Since(l.epoch)}
 	}
-	return l.at(l.clock.Now())
+	t := l.clock.Now()
+	return moment{since: t.Sub(l.epoch), read: t}
 }
 
-func (l *timeline) at(t time.Time) moment { return moment{time: t, since: t.Sub(l.epoch)} }
+// time is the time of a moment.
+func (l *timeline) time(m moment) time.Time {
+	if l.clock == nil {
+		return l.epoch.Add(m.since)
+	}
+	return m.read
+}
+
+// notBefore is now, or since if that is later and the clock is the standard one,
+// which never steps back: now was read by a call that was slow to get here.
+func (l *timeline) notBefore(now moment, since time.Duration) moment {
+	if l.clock == nil && now.since < since {
+		now.since = since
+	}
+	return now
+}
 
 // after is d after start, since the epoch, or the longest there is. Of a start
 // that is too early to be told since the epoch it is the shortest there is, which
@@ -47,10 +62,11 @@ func (l *timeline) after(start time.Time, d time.Duration) time.Duration {
 	}
 }
 
-// slowCall is how much older than another call's a monotonic reading may be and
-// still be taken for that of a call that was slow to get here. A fake clock that
-// was set to time.Now() once is monotonic too, and may be stepped back; and a
-// call that slept longer does no harm unless it slept for half the window.
+// slowCall is how much older than another call's the monotonic reading of an
+// injected clock may be and still be taken for that of a call that was slow to get
+// here. A fake clock that was set to time.Now() once is monotonic too, and may be
+// stepped back; and a call that slept longer does no harm unless it slept for half
+// the window.
 const slowCall = time.Second
 
 // elapsed returns how long before now start was, and whether the clock has

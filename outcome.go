@@ -43,7 +43,7 @@ func DefaultClassify(err error) Outcome {
 // reported is what Receive returns for a handler's err: an outcome that is not a
 // failure, and has no error to it, is nothing to report.
 func reported(err error) error {
-	with, ok := err.(*outcomeError)
+	with, ok := err.(*outcomeError) //nolint:errorlint // one that is wrapped has an error to it
 	if !ok {
 		return err
 	}

@@ -340,3 +340,25 @@ func TestALoggerThatPanicsOverAFailingExtend(t *testing.T) {
 		assert.Equal(t, idem.Begun, h.state("a"))
 	})
 }
+
+// The second look of a held one fails: the calls of Extend end with the hold.
+func TestExtendIsNotCalledAfterAPanicWhileHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newExtendRig(t, handleFor(0))
+		running := h.begun(t, "a")
+		h.r.Guard = h.calls
+		looks := 0
+		h.calls.before = func(call string) {
+			if looks++; call == "TryBegin" && looks == 2 {
+				panic("clock stopped")
+			}
+		}
+		d := h.arrive("a", every(2*time.Second))
+		time.AfterFunc(5*time.Second, func() { h.guard.Release(running) })
+		assert.Equal(t, "clock stopped", depart(func() error { return h.r.Receive(t.Context(), d) }).panicked)
+		time.Sleep(time.Minute)
+		assert.Equal(t, seconds(0, 2, 4), d.calls)
+		assert.False(t, d.overlap)
+		assert.Equal(t, idem.Requeue, d.only(t).outcome)
+	})
+}

@@ -277,3 +277,17 @@ func TestAWaitThatReturnsTooEarlyRunsNothing(t *testing.T) {
 		assert.Error(t, guard.ctx.Err(), "nothing of the hold is left")
 	})
 }
+
+func TestNothingOfTheHoldIsLeftWhenItsTurnHasCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHookRig(t, succeed)
+		h.HoldTimeout = time.Hour
+		running := h.begun(t, "a")
+		guard := &hastyGuard{recordingGuard: h.calls}
+		h.Guard = guard
+		time.AfterFunc(1500*time.Millisecond, func() { h.guard.Release(running) })
+		require.NoError(t, h.Receive(t.Context(), h.arrive("a")))
+		assert.Equal(t, []string{"InFlight", "Wait", "InFlight", "Wait", "Begun", "handle", "Complete", "Ack"}, h.diary.read())
+		assert.Equal(t, context.Canceled, guard.ctx.Err(), "its timer is stopped")
+	})
+}

@@ -2,6 +2,7 @@ package idemtest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -72,16 +73,8 @@ const (
 // ready checks what the caller has given and puts in the defaults.
 func (b Broker[D]) ready(t *testing.T) Broker[D] {
 	t.Helper()
-	if b.Publish == nil || b.Next == nil {
-		t.Fatal("idemtest: a Broker needs Publish and Next")
-	}
-	if b.Quiet < 0 || b.Patience < 0 || b.Deadline < 0 {
-		t.Fatalf("idemtest: a Broker with a negative duration: Quiet %v, Patience %v, Deadline %v", b.Quiet, b.Patience, b.Deadline)
-	}
-	for o := range b.Native {
-		if o != idem.Ack && o != idem.Requeue && o != idem.Reject {
-			t.Fatalf("idemtest: a Broker with a Native call for %v: it can be for Ack, Requeue and Reject", o)
-		}
+	if p := b.problem(); p != "" {
+		t.Fatal("idemtest: " + p)
 	}
 	if b.Quiet == 0 {
 		b.Quiet = defaultQuiet
@@ -90,4 +83,20 @@ func (b Broker[D]) ready(t *testing.T) Broker[D] {
 		b.Patience = defaultPatience
 	}
 	return b
+}
+
+// problem says why b can't work, if it can't.
+func (b Broker[D]) problem() string {
+	if b.Publish == nil || b.Next == nil {
+		return "a Broker needs Publish and Next"
+	}
+	if b.Quiet < 0 || b.Patience < 0 || b.Deadline < 0 {
+		return fmt.Sprintf("a Broker with a negative duration: Quiet %v, Patience %v, Deadline %v", b.Quiet, b.Patience, b.Deadline)
+	}
+	for o := range b.Native {
+		if o != idem.Ack && o != idem.Requeue && o != idem.Reject {
+			return fmt.Sprintf("a Broker with a Native call for %v: it can be for Ack, Requeue and Reject", o)
+		}
+	}
+	return ""
 }

@@ -13,7 +13,7 @@ import (
 
 const (
 	racers = 8
-	rounds = 300
+	rounds = 200
 )
 
 // oneWinner has everybody begin the same id at the same time.
@@ -124,20 +124,36 @@ type witness struct {
 	done   atomic.Bool
 }
 
-// hammer has workers, losers and onlookers do everything at once with few ids. Each
-// knows what it may see.
+// anvil is where the hammer hits: few ids at a time, for there to be a crowd. One
+// that is completed makes room for another.
+type anvil struct {
+	slots [3]atomic.Pointer[witness]
+
+	mu  sync.Mutex
+	all []*witness
+}
+
+func (a *anvil) put(slot int, id idem.Identity) {
+	w := &witness{id: id}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = append(a.all, w)
+	a.slots[slot].Store(w)
+}
+
+// hammer has workers and waiters do everything at once. Each knows what it may see.
 func (r *guardRig) hammer() {
-	all := make([]*witness, 16)
-	for i := range all {
-		all[i] = &witness{id: r.id()}
+	var a anvil
+	for slot := range a.slots {
+		a.put(slot, r.id())
 	}
 	var wg sync.WaitGroup
 	for range racers {
-		wg.Go(func() { r.worker(all) })
-		wg.Go(func() { r.sleeper(all) })
+		wg.Go(func() { r.worker(&a) })
+		wg.Go(func() { r.waiter(&a) })
 	}
 	wg.Wait()
-	for _, w := range all {
+	for _, w := range a.all {
 		want := idem.Begun
 		if w.done.Load() {
 			want = idem.Completed
@@ -147,10 +163,11 @@ func (r *guardRig) hammer() {
 }
 
 // worker begins ids and settles them. Most claims it releases, so that there is a
-// next life; what it has completed must never begin again.
-func (r *guardRig) worker(all []*witness) {
+// next life; what is completed must never begin again.
+func (r *guardRig) worker(a *anvil) {
 	for i := range rounds {
-		w := all[rand.IntN(len(all))]
+		slot := rand.IntN(len(a.slots))
+		w := a.slots[slot].Load()
 		done := w.done.Load()
 		c, s := r.TryBegin(w.id)
 		if done && s != idem.Completed {
@@ -158,6 +175,7 @@ func (r *guardRig) worker(all []*witness) {
 			return
 		}
 		if s != idem.Begun {
+			runtime.Gosched()
 			continue
 		}
 		if n := w.owners.Add(1); n != 1 {
@@ -166,27 +184,33 @@ func (r *guardRig) worker(all []*witness) {
 		}
 		runtime.Gosched()
 		w.owners.Add(-1)
-		r.end(w, c, i)
+		if i%100 < 99 {
+			r.giveUp(c)
+			continue
+		}
+		r.Complete(c)
+		w.done.Store(true)
+		a.put(slot, r.id())
+		r.Reject(c)
 	}
 }
 
-// end settles a claim, and then does what a careless caller might.
-func (r *guardRig) end(w *witness, c idem.Claim, i int) {
-	if i%16 == 0 {
-		r.Complete(c)
-		w.done.Store(true)
-		r.Reject(c)
-	}
+// giveUp releases a claim from two goroutines, and then does what a careless caller
+// might.
+func (r *guardRig) giveUp(c idem.Claim) {
+	var wg sync.WaitGroup
+	wg.Go(func() { r.Release(c) })
 	r.Release(c)
-	runtime.Gosched()
+	wg.Wait()
 	r.Complete(c)
 }
 
-// sleeper waits, for as long as a worker takes or shorter.
-func (r *guardRig) sleeper(all []*witness) {
+// waiter waits, for as long as a worker takes or shorter.
+func (r *guardRig) waiter(a *anvil) {
 	for i := range rounds {
+		w := a.slots[i%len(a.slots)].Load()
 		ctx, cancel := context.WithTimeout(r.t.Context(), time.Duration(i%3)*time.Millisecond)
-		if err := r.Wait(ctx, all[rand.IntN(len(all))].id); err != nil && ctx.Err() == nil {
+		if err := r.Wait(ctx, w.id); err != nil && ctx.Err() == nil {
 			r.t.Errorf("Wait: %v, although its context is not done", err)
 		}
 		cancel()

@@ -3,8 +3,10 @@ package idemtest
 import (
 	"context"
 	"crypto/rand"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/idem-go/idem"
 )
@@ -100,9 +102,13 @@ func brief(id idem.Identity) string {
 // wait when it returns, or have answered.
 func (r *guardRig) waiters(ctx context.Context, id idem.Identity, n int) <-chan error {
 	answers := make(chan error, n)
+	var wg sync.WaitGroup
 	for range n {
-		go func() { answers <- r.Wait(ctx, id) }()
+		wg.Go(func() { answers <- r.Wait(ctx, id) })
 	}
+	// A bubble must not end before its goroutines, however a check fails. The
+	// test's context is done by then.
+	r.t.Cleanup(func() { within(time.Minute, wg.Wait) })
 	synctest.Wait()
 	return answers
 }

@@ -24,19 +24,16 @@ func (r *guardRig) waitNotInFlight() {
 // waitHolds lets everything pass by a waiter that is none of its business.
 func (r *guardRig) waitHolds() {
 	id := r.id()
-	c := r.begin(id)
+	defer r.Complete(r.begin(id))
 	answers := r.waiters(r.t.Context(), id, crowd)
 	for _, v := range settleVerbs {
 		r.settled(v, r.ids(4)...)
-		v.call(r.IdempotencyGuard, idem.Claim{})
 	}
 	r.pass(1500 * time.Millisecond) // longer than a guard may take to look again by itself
 	synctest.Wait()
 	if len(answers) > 0 {
 		r.t.Fatalf("Wait has returned for %d of %d waiters while the id is in flight", len(answers), crowd)
 	}
-	r.Complete(c)
-	r.answered(answers, crowd, "after Complete")
 }
 
 // pass lets d pass in the bubble, less where that would end a lease.
@@ -71,8 +68,7 @@ func (r *guardRig) waitContext() {
 
 	id := r.id()
 	c := r.begin(id)
-	// Whatever happens, nobody waits when the check is over.
-	r.t.Cleanup(func() { r.Complete(c) })
+	defer r.Complete(c) // frees those who should not be waiting any more
 	r.refused(r.waiters(ended, id, 1), context.Canceled, "with a context that was done before")
 	answers := r.waiters(canceled, id, crowd)
 	cancel()

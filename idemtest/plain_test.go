@@ -2,6 +2,8 @@ package idemtest_test
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -29,7 +31,7 @@ type plain struct {
 	done     map[idem.Identity]*entry
 	aloft    []*entry                 // the flights, oldest first
 	settled  []*entry                 // what is done, oldest first
-	lapsed   map[uint64]bool          // claims that may come late
+	lapsed   map[uint64]idem.Identity // claims that may come late
 	released map[uint64]bool          // for one of the bugs
 	hot      map[idem.Identity]int    // for one of the bugs
 	original map[idem.Identity]string // for one of the bugs
@@ -48,12 +50,12 @@ var allTokens atomic.Uint64
 func newPlain(bug string) func(t *testing.T) idemtest.Guard {
 	return func(*testing.T) idemtest.Guard {
 		g := &plain{bug: bug, start: time.Now(), tokens: &allTokens,
-			flights: map[idem.Identity]*entry{}, done: map[idem.Identity]*entry{}, lapsed: map[uint64]bool{},
+			flights: map[idem.Identity]*entry{}, done: map[idem.Identity]*entry{}, lapsed: map[uint64]idem.Identity{},
 			released: map[uint64]bool{}, hot: map[idem.Identity]int{}, original: map[idem.Identity]string{}}
 		if g.has("tokens begin at 1 in each guard") {
 			g.tokens = new(atomic.Uint64)
 		}
-		g.spec = idemtest.Guard{Guard: g, Advance: time.Sleep, Window: 10 * time.Second, Lease: 7 * time.Second, MaxTracked: 64}
+		g.spec = idemtest.Guard{Guard: g, Advance: time.Sleep, Window: 10 * time.Second, Lease: 7 * time.Second, MaxTracked: 128}
 		return g.spec
 	}
 }
@@ -63,7 +65,7 @@ func (g *plain) has(bug string) bool { return g.bug == bug }
 func (g *plain) key(id idem.Identity) idem.Identity {
 	switch g.bug {
 	case "joins id and destination":
-		return idem.ID(id.ID + id.Destination)
+		return idem.ID(strings.Clone(id.ID + id.Destination))
 	case "folds case":
 		id.ID = strings.ToLower(id.ID)
 	case "mends UTF-8":
@@ -87,12 +89,12 @@ func (g *plain) TryBegin(id idem.Identity) (idem.Claim, idem.State) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := g.key(id)
+	g.expire()
 	if g.has("expires after the look-up") {
-		defer g.expire()
-	} else {
-		g.expire()
+		defer g.expireDone()
 	}
 	if s := g.state(k); s != idem.Begun {
+		g.hot[k]++
 		return idem.Claim{}, s
 	}
 	if g.has("checks, then acts") {
@@ -113,7 +115,7 @@ func (g *plain) state(k idem.Identity) idem.State {
 			d.at = time.Now()
 		}
 		if g.has("hot ids are cached") && g.hot[k] > 10 {
-			g.hot[k] = 0
+			g.hot[k] = -1000 // once
 			return idem.InFlight
 		}
 		if d.state == idem.Rejected && g.has("rejected is completed") {
@@ -121,8 +123,7 @@ func (g *plain) state(k idem.Identity) idem.State {
 		}
 		return d.state
 	}
-	if f := g.flights[k]; f != nil {
-		g.hot[k]++
+	if g.flights[k] != nil {
 		return idem.InFlight
 	}
 	return idem.Begun
@@ -130,9 +131,6 @@ func (g *plain) state(k idem.Identity) idem.State {
 
 func (g *plain) takeOff(k, id idem.Identity) idem.Claim {
 	token := g.tokens.Add(1)
-	if g.has("tokens come round") {
-		token = token%2 + 1
-	}
 	f := &entry{key: k, token: token, at: time.Now(), woken: make(chan struct{})}
 	g.flights[k], g.aloft, g.hot[k] = f, append(g.aloft, f), 0
 	if g.has("renews all leases") {
@@ -156,7 +154,7 @@ func (g *plain) makeRoom() {
 	flights, done := most, most
 	switch g.bug {
 	case "no ceiling in flight":
-		return
+		flights = 1 << 30
 	case "a quarter in flight":
 		flights = most / 4
 	case "no ceiling":
@@ -165,7 +163,7 @@ func (g *plain) makeRoom() {
 		done = most / 4
 	case "cleared when full":
 		if len(g.settled) > most {
-			done = 0
+			done = 1
 		}
 	case "one budget":
 		done = max(0, most-len(g.aloft))
@@ -184,7 +182,7 @@ func (g *plain) land(f *entry, lapsed bool) {
 	delete(g.flights, f.key)
 	g.aloft = slices.DeleteFunc(g.aloft, func(e *entry) bool { return e == f })
 	if lapsed {
-		g.lapsed[f.token] = true
+		g.lapsed[f.token] = f.key
 	}
 }
 
@@ -195,10 +193,15 @@ func (g *plain) forget(d *entry) {
 	g.settled = slices.Delete(g.settled, slices.Index(g.settled, d), slices.Index(g.settled, d)+1)
 }
 
-func (g *plain) expire() {
-	now := time.Now()
-	for len(g.settled) > 0 && g.over(g.settled[0], now) {
+func (g *plain) expireDone() {
+	for len(g.settled) > 0 && g.over(g.settled[0], time.Now()) {
 		g.forget(g.settled[0])
+	}
+}
+
+func (g *plain) expire() {
+	if !g.has("expires after the look-up") {
+		g.expireDone()
 	}
 	lease := g.spec.Lease * 3 / 2
 	switch g.bug {
@@ -207,7 +210,7 @@ func (g *plain) expire() {
 	case "an endless lease":
 		return
 	}
-	for len(g.aloft) > 0 && now.Sub(g.aloft[0].at) >= lease {
+	for len(g.aloft) > 0 && time.Since(g.aloft[0].at) >= lease {
 		g.land(g.aloft[0], true)
 	}
 }
@@ -263,7 +266,7 @@ func (g *plain) wait(ctx context.Context, f *entry) (err error, over bool) {
 		return nil, g.has("Wait ends after a second")
 	case <-done:
 		if g.has("Wait has an error of its own") {
-			return context.Cause(context.Background()), true
+			return errors.New("gave up"), true
 		}
 		if g.has("who gives up waiting releases") {
 			g.mu.Lock()
@@ -286,6 +289,16 @@ func (g *plain) settle(c idem.Claim, s idem.State) {
 	if f == nil {
 		g.unknown(c, s)
 		return
+	}
+	if g.has("checks a claim, then settles its id") {
+		g.mu.Unlock()
+		for range rand.IntN(10) {
+			runtime.Gosched()
+		}
+		g.mu.Lock()
+		if f = g.flights[f.key]; f == nil {
+			return
+		}
 	}
 	g.land(f, false)
 	if s == idem.Begun {
@@ -315,7 +328,7 @@ func (g *plain) find(c idem.Claim) *entry {
 		return nil
 	}
 	for _, f := range g.aloft {
-		if f.token == c.Token() && (g.bug != "tokens come round" || f.key == c.Identity()) {
+		if f.token == c.Token() {
 			return f
 		}
 	}
@@ -335,14 +348,16 @@ func (g *plain) unknown(c idem.Claim, s idem.State) {
 		g.record(k, c.Token(), s)
 	case g.has("a repeated Complete prolongs") && d != nil && d.token == c.Token():
 		d.at = time.Now()
-	case g.has("a repeated Complete takes room") && d != nil && s == idem.Completed:
+	case g.has("a repeated Complete takes room") && d != nil && d.token == c.Token() && s == idem.Completed:
 		g.settled = append(g.settled, &entry{key: k, at: time.Now()})
 		g.makeRoom()
 	case g.has("released claims settle by id") && g.released[c.Token()] && f != nil:
 		g.land(f, false)
 		g.record(k, c.Token(), s)
-	case g.lapsed[c.Token()]:
-		g.late(c, k, s)
+	default:
+		if k, ok := g.lapsed[c.Token()]; ok {
+			g.late(c, k, s)
+		}
 	}
 }
 

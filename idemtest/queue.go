@@ -11,7 +11,7 @@ import (
 
 // Queue is a broker in memory, for tests of handlers and receivers: what is given
 // back comes again, what is rejected goes to its dead letters. Its Next feeds
-// [idem.Receiver.Consume]. Make one with [NewQueue].
+// [idem.Receiver.Consume]. A zero Queue is empty and ready.
 //
 // All methods may be called from any number of goroutines.
 type Queue struct {
@@ -22,7 +22,7 @@ type Queue struct {
 	dead   []idem.Identity
 	fault  func(ctx context.Context, verb idem.Outcome) error
 	closed bool
-	change chan struct{} // closed, and made anew, when Next should look again
+	change chan struct{} // closed when Next should look again; nil if nobody waits
 }
 
 // letter is one message on its way.
@@ -32,7 +32,7 @@ type letter struct {
 }
 
 // NewQueue returns an empty queue.
-func NewQueue() *Queue { return &Queue{change: make(chan struct{})} }
+func NewQueue() *Queue { return new(Queue) }
 
 // Publish adds one message for each id, at the end. Equal ids are copies of one
 // message, as a retrying publisher makes them. An id with an empty ID is a
@@ -78,6 +78,9 @@ func (q *Queue) take() (*Delivery, <-chan struct{}, error) {
 	if len(q.ready) == 0 {
 		if q.closed && len(q.out) == 0 {
 			return nil, nil, io.EOF
+		}
+		if q.change == nil {
+			q.change = make(chan struct{})
 		}
 		return nil, q.change, nil
 	}
@@ -138,8 +141,10 @@ func (q *Queue) Unsettled() int {
 
 // changed wakes Next. The lock is held.
 func (q *Queue) changed() {
-	close(q.change)
-	q.change = make(chan struct{})
+	if q.change != nil {
+		close(q.change)
+		q.change = nil
+	}
 }
 
 // settle does at the broker what verb says, unless d is not out any more. The

@@ -17,6 +17,11 @@ import (
 // broker can't show are skipped, with the field of [Broker] that they lack. A
 // delivery that is an [idem.Extender] is checked as one. Run it with -race.
 func TestDelivery[D idem.Delivery](t *testing.T, broker func(t *testing.T) Broker[D]) {
+	testDelivery(t, broker, func(t *testing.T, check func(t *testing.T)) { check(t) })
+}
+
+// testDelivery has run run each check: the tests of this package do it in a bubble.
+func testDelivery[D idem.Delivery](t *testing.T, broker func(t *testing.T) Broker[D], run func(t *testing.T, check func(t *testing.T))) {
 	checks := []struct {
 		name string
 		run  func(r *rig[D])
@@ -45,7 +50,9 @@ func TestDelivery[D idem.Delivery](t *testing.T, broker func(t *testing.T) Broke
 		{"ExtendAfterVerb", (*rig[D]).extendAfterVerb},
 	}
 	for _, c := range checks {
-		t.Run(c.name, func(t *testing.T) { c.run(newRig(t, broker)) })
+		t.Run(c.name, func(t *testing.T) {
+			run(t, func(t *testing.T) { c.run(newRig(t, broker)) })
+		})
 	}
 }
 
@@ -263,12 +270,12 @@ func (r *rig[D]) native(o idem.Outcome) {
 		r.afterRequeue(m)
 	}
 	r.nothingMore(old, o)
-	r.alive()
 	if o == idem.Requeue {
 		r.redeliver()
 		r.again(m, "given back with the client's own call, and unsettled since")
 		r.settle(m, idem.Ack)
 	}
+	r.alive()
 	r.gone("it was settled with the client's own call")
 	if o == idem.Reject {
 		r.dead(m.id)

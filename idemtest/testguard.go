@@ -13,8 +13,9 @@ import (
 // guard; what must be cleaned up it hands to t.Cleanup.
 //
 // Each check is a subtest, named after the promise that it checks, and runs in a
-// bubble of package testing/synctest: no time passes but by Advance, and a guard's
-// goroutines must have ended when the cleanup is over. Run it with -race.
+// bubble of package testing/synctest, as does guard: no time passes but by Advance,
+// t.Run and t.Parallel can't be called, and a guard's goroutines must have ended when
+// the cleanup is over. Run it with -race.
 func TestGuard(t *testing.T, guard func(t *testing.T) Guard) {
 	checks := []struct {
 		name string
@@ -136,8 +137,10 @@ func (r *guardRig) zeroClaim() {
 	id := r.id()
 	c := r.begin(id)
 	for _, v := range settleVerbs {
-		v.call(r.IdempotencyGuard, idem.Claim{})
-		r.found(id, idem.InFlight, "after "+v.name+" of the zero Claim")
+		for _, zero := range []idem.Claim{{}, idem.NewClaim(id, 0)} {
+			v.call(r.IdempotencyGuard, zero)
+			r.found(id, idem.InFlight, "after "+v.name+" of a claim without a token")
+		}
 	}
 	r.Complete(c)
 	r.found(id, idem.Completed, "after Complete")
@@ -151,7 +154,6 @@ func (r *guardRig) foreignClaim() {
 	foreign := []idem.Claim{
 		other.begin(id),
 		idem.NewClaim(id, c.Token()+1),
-		idem.NewClaim(id, 0),
 	}
 	for _, v := range settleVerbs {
 		for _, f := range foreign {
