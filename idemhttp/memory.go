@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 )
@@ -78,13 +79,13 @@ func WithMaxBytes(n int64) MemoryOption {
 // WithClock sets the clock that expiry is judged by. Default is the standard
 // one. It panics if c is nil.
 func WithClock(c Clock) MemoryOption {
-	if c == nil {
-		panic("idemhttp: WithClock(nil): the clock must not be nil")
+	if v := reflect.ValueOf(c); c == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		panic(fmt.Sprintf("idemhttp: WithClock(%T(nil)): the clock must not be nil", c))
 	}
 	return func(m *MemoryStore) { m.clock = c }
 }
 
-// NewMemoryStore returns an empty store.
+// NewMemoryStore returns an empty store. It panics if an option is nil.
 func NewMemoryStore(opts ...MemoryOption) *MemoryStore {
 	m := &MemoryStore{
 		clock:     systemClock{},
@@ -92,7 +93,10 @@ func NewMemoryStore(opts ...MemoryOption) *MemoryStore {
 		maxBytes:  DefaultMaxBytes,
 		claims:    make(map[ID]*memoryClaim),
 	}
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("idemhttp: NewMemoryStore: option %d of %d is nil", i+1, len(opts)))
+		}
 		opt(m)
 	}
 	return m

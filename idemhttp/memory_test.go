@@ -125,7 +125,9 @@ func TestAnExpiredRunningClaimMakesRoom(t *testing.T) {
 func TestMemoryOptionsPanic(t *testing.T) {
 	assert.PanicsWithValue(t, "idemhttp: WithMaxClaims(0): must be at least 1", func() { idemhttp.WithMaxClaims(0) })
 	assert.PanicsWithValue(t, "idemhttp: WithMaxBytes(-1): must be at least 1", func() { idemhttp.WithMaxBytes(-1) })
-	assert.PanicsWithValue(t, "idemhttp: WithClock(nil): the clock must not be nil", func() { idemhttp.WithClock(nil) })
+	assert.PanicsWithValue(t, "idemhttp: WithClock(<nil>(nil)): the clock must not be nil", func() { idemhttp.WithClock(nil) })
+	assert.PanicsWithValue(t, "idemhttp: WithClock(*idemhttp_test.clock(nil)): the clock must not be nil", func() { idemhttp.WithClock((*clock)(nil)) })
+	assert.PanicsWithValue(t, "idemhttp: NewMemoryStore: option 2 of 2 is nil", func() { idemhttp.NewMemoryStore(idemhttp.WithMaxClaims(1), nil) })
 }
 
 // TestMemoryStoreAgainstAModel makes random calls and compares with a map.

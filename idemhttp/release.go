@@ -125,7 +125,13 @@ func (x *release) keepUnanswered() {
 func (x *release) store(resp *Response, ttl time.Duration) {
 	ctx, cancel := x.storeContext()
 	defer cancel()
-	if err := x.endpoint.store.Answer(ctx, x.Claim, resp, ttl); err != nil {
+	err := x.endpoint.store.Answer(ctx, x.Claim, resp, ttl)
+	switch {
+	case errors.Is(err, ErrNotHolder):
+		x.Observe(Event{Kind: EventStoreError, Err: err})
+		x.endpoint.policy.logger().ErrorContext(ctx, "idemhttp: the endpoint outlived its claim, and another request ran meanwhile: ClaimTTL is too short",
+			"endpoint", x.endpoint.name, "took", time.Since(x.since), "ClaimTTL", x.endpoint.policy.claimTTL())
+	case err != nil:
 		// The work is done and the claim refuses repeats all the same.
 		x.storeFailed(ctx, "answer not stored, repeats get 409", err)
 	}

@@ -93,6 +93,9 @@ func testOutlivesTakenOver(g *releaseRig) {
 	wg.Wait()
 	g.post().expect(201, "run 2").expectReplayed()
 	g.expectRuns(2)
+	if !g.logs.has(slog.LevelError, "outlived its claim") {
+		g.Error("an endpoint that outlived its claim is not logged as an error")
+	}
 }
 
 func testTooLargeTTL(g *releaseRig) {
