@@ -32,7 +32,7 @@ type Event struct {
 	Kind      EventKind
 	Endpoint  string // the name given to New
 	Request   *http.Request
-	Status    int    // of the answer; 0 for an unguarded run
+	Status    int    // of the answer; 0 where there is none, or the run was unguarded
 	Unguarded bool   // EventRan: without a claim, as there is no key or no store
 	Reason    Reason // EventRefused
 	Err       error  // EventReleased: may be nil; EventStoreError, EventRefused

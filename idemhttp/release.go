@@ -55,7 +55,7 @@ func (x *release) run(next http.Handler) {
 	settled := false
 	defer func() {
 		if !settled { // a panic, or runtime.Goexit: it goes on with its own value
-			x.fail(buf)
+			x.fail(buf, nil)
 			if buf.Wrote() && buf.Status() >= http.StatusBadRequest {
 				_ = buf.Send()
 			}
@@ -89,11 +89,11 @@ func (x *release) handBackForm(r *http.Request) {
 func (x *release) settle(ctx context.Context, buf *httpbuf.Buffer) (answer func()) {
 	err := buf.Failed(ctx)
 	if err != nil {
-		x.failWith(buf, err)
+		x.fail(buf, err)
 		return func() { x.Fail(err) }
 	}
 	if !x.endpoint.policy.Keep(buf.Status()) {
-		x.fail(buf)
+		x.fail(buf, nil)
 		return func() { _ = buf.Send() }
 	}
 	x.mark.Close(nil)
@@ -138,19 +138,21 @@ func (x *release) store(resp *Response, ttl time.Duration) {
 }
 
 // fail settles the claim of a request whose work isn't to be kept: released,
-// unless some of the work is committed.
-func (x *release) fail(buf *httpbuf.Buffer) { x.failWith(buf, nil) }
-
-func (x *release) failWith(buf *httpbuf.Buffer, cause error) {
+// unless some of the work is committed. The cause may be nil.
+func (x *release) fail(buf *httpbuf.Buffer, cause error) {
+	ev := Event{Kind: EventReleased, Err: cause}
+	if buf.Wrote() {
+		ev.Status = buf.Status()
+	}
 	if x.mark.Close(x.tooLate) {
+		ev.Kind = EventRan
 		x.endpoint.policy.logger().WarnContext(x.Request.Context(),
 			"idemhttp: the request failed after its work was committed: repeats get 409", "endpoint", x.endpoint.name)
 		x.keepUnanswered()
-		x.Observe(Event{Kind: EventRan, Status: buf.Status(), Err: cause})
-		return
+	} else {
+		x.giveBack()
 	}
-	x.giveBack()
-	x.Observe(Event{Kind: EventReleased, Status: buf.Status(), Err: cause})
+	x.Observe(ev)
 }
 
 func (x *release) tooLate() {
