@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -34,6 +35,7 @@ type Buffer struct {
 	sent   http.Header // live, as it was at the first WriteHeader
 	status int         // 0: nothing written yet
 	length int64       // the declared Content-Length, -1: none
+	tried  int64       // bytes that Write was given, also those it refused
 	body   bytes.Buffer
 	err    error
 }
@@ -67,7 +69,7 @@ func (b *Buffer) WriteHeader(code int) {
 	case code >= 200:
 		b.status = code
 		b.sent = b.live.Clone()
-		b.length = declaredLength(b.sent)
+		b.declareLength()
 	}
 }
 
@@ -94,15 +96,17 @@ func (b *Buffer) room(n int) error {
 	if b.status == 0 {
 		b.WriteHeader(http.StatusOK)
 	}
-	size := int64(b.body.Len()) + int64(n)
-	switch {
-	case n == 0:
+	if n == 0 {
 		return nil
-	case !bodyAllowed(b.status):
+	}
+	if !bodyAllowed(b.status) {
 		return http.ErrBodyNotAllowed
-	case b.length >= 0 && size > b.length:
+	}
+	b.tried += int64(n)
+	switch {
+	case b.length >= 0 && b.tried > b.length:
 		return http.ErrContentLength
-	case b.strict && size > b.limit:
+	case b.strict && b.tried > b.limit:
 		return b.fail(fmt.Errorf("%w (%d bytes)", ErrTooLarge, b.limit))
 	}
 	return nil
@@ -199,19 +203,23 @@ func (b *Buffer) Send() error {
 	return nil
 }
 
-// sendTrailers sets what changed after the first WriteHeader and was declared as
-// a trailer, or is marked as one; net/http sends these behind the body.
+// sendTrailers leaves in the real header what is declared as a trailer, or marked
+// as one, as it is now and no longer as it was at the first WriteHeader: net/http
+// sends these behind the body.
 func (b *Buffer) sendTrailers(real, sent http.Header) {
 	for _, line := range sent["Trailer"] {
 		for name := range strings.SplitSeq(line, ",") {
 			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
+			delete(real, name)
 			if v, ok := b.live[name]; ok {
 				real[name] = v
 			}
 		}
 	}
+	marked := func(name string, _ []string) bool { return strings.HasPrefix(name, http.TrailerPrefix) }
+	maps.DeleteFunc(real, marked)
 	for name, v := range b.live {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
+		if marked(name, v) {
 			real[name] = v
 		}
 	}

@@ -3,7 +3,6 @@ package httpbuf
 import (
 	"net/http"
 	"strconv"
-	"strings"
 )
 
 // bodyAllowed is net/http's rule for which statuses have a body.
@@ -11,17 +10,16 @@ func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// declaredLength is the Content-Length that the endpoint set itself. One that
-// isn't a number is dropped, as net/http does.
-func declaredLength(h http.Header) int64 {
-	text := h.Get("Content-Length")
+// declareLength reads the Content-Length that the endpoint set itself. One that
+// isn't a number stays for the real writer to deal with.
+func (b *Buffer) declareLength() {
+	text := b.live.Get("Content-Length")
 	if text == "" {
-		return -1
+		return
 	}
-	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-	if err != nil || n < 0 {
-		h.Del("Content-Length")
-		return -1
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= 0 {
+		b.length = n
+	} else {
+		b.live.Del("Content-Length")
 	}
-	return n
 }
