@@ -21,6 +21,7 @@ import (
 type statements struct {
 	expire  statement // deletes the row of an id if it has expired
 	lookup  statement
+	find    statement // lookup, and expire with it
 	claim   statement
 	answer  statement
 	holder  statement
@@ -53,6 +54,8 @@ func statementsFor(table string) statements {
 	return statements{
 		expire: with(`DELETE FROM CLAIMS WHERE id = $1 AND expires_at <= clock_timestamp()`, bytea),
 		lookup: with(`SELECT `+record+` FROM CLAIMS WHERE id = $1 AND expires_at > clock_timestamp()`, bytea),
+		find: with(`WITH gone AS (DELETE FROM CLAIMS WHERE id = $1 AND expires_at <= clock_timestamp())
+			SELECT `+record+` FROM CLAIMS WHERE id = $1 AND expires_at > clock_timestamp()`, bytea),
 		fresh: with(`SELECT `+record+` FROM CLAIMS WHERE id = $1 AND expires_at > clock_timestamp()
 			AND current_setting('transaction_isolation') = 'read committed'`, bytea),
 		claim: with(`INSERT INTO CLAIMS (expires_at, id, token, fingerprint, fingerprint_version, state)

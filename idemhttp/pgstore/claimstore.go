@@ -70,8 +70,7 @@ func (s *Store) Lookup(ctx context.Context, id idemhttp.ID) (rec idemhttp.Record
 // addLookup adds the look-up of a request whose claim will be a plain INSERT: a
 // group of its own, in which a row that has expired makes room first.
 func (s *Store) addLookup(f *flush, id idemhttp.ID) *query {
-	f.add(s.sql.expire, id[:])
-	look := f.add(s.sql.lookup, id[:])
+	look := f.add(s.sql.find, id[:])
 	f.sync()
 	return look
 }

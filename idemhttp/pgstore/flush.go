@@ -120,7 +120,11 @@ func (q *query) send(pipe *pgconn.Pipeline, names *stmtNames) {
 		pipe.SendQueryParams(q.stmt.sql, q.params, q.stmt.oids, q.paramFormats, q.resultFormats)
 		return
 	}
-	if !names.known[q.stmt.name] && !names.pending[q.stmt.name] {
+	if known := names.known[q.stmt.name]; known != nil {
+		pipe.SendQueryStatement(known, q.params, q.paramFormats, q.resultFormats)
+		return
+	}
+	if !names.pending[q.stmt.name] {
 		q.preparing = true
 		names.pending[q.stmt.name] = true
 		pipe.SendPrepare(q.stmt.name, q.stmt.sql, q.stmt.oids)
@@ -153,10 +157,16 @@ func (f *flush) read(pipe *pgconn.Pipeline, names *stmtNames) error {
 // connection failed.
 func (q *query) read(pipe *pgconn.Pipeline, names *stmtNames) error {
 	if q.preparing {
-		if _, err := pipe.GetResults(); err != nil {
+		res, err := pipe.GetResults()
+		if err != nil {
 			return q.refused(err, names)
 		}
-		names.known[q.stmt.name] = true
+		known, ok := res.(*pgconn.StatementDescription)
+		if !ok {
+			return fmt.Errorf("unexpected answer %T", res)
+		}
+		known.Name, known.SQL = q.stmt.name, q.stmt.sql
+		names.known[q.stmt.name] = known
 	}
 	res, err := pipe.GetResults()
 	if err != nil {
@@ -218,7 +228,7 @@ func isPgError(err error) bool {
 // where a pooler stands in between.
 type stmtNames struct {
 	off     bool
-	known   map[string]bool
+	known   map[string]*pgconn.StatementDescription
 	pending map[string]bool // in the flush being sent
 }
 
@@ -233,7 +243,7 @@ func namesOf(conn *pgx.Conn) *stmtNames {
 	cfg := conn.Config()
 	names := &stmtNames{
 		off:     cfg.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement || cfg.StatementCacheCapacity == 0,
-		known:   map[string]bool{},
+		known:   map[string]*pgconn.StatementDescription{},
 		pending: map[string]bool{},
 	}
 	data[stmtNamesKey] = names

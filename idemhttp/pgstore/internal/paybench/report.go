@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// report is the tables, and what they were measured on.
+func (b *bench) report(ctx context.Context, slice time.Duration, rounds int) (string, error) {
+	var server, fsync string
+	row := b.pool.QueryRow(ctx, "SELECT current_setting('server_version'), current_setting('fsync')")
+	if err := row.Scan(&server, &fsync); err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s, %s, %d CPUs shared by client, service and PostgreSQL %s (fsync %s); %s; pool of %d; %d rounds of %v for each cell, taking turns.\n\n",
+		time.Now().Format("2 January 2006"), cpuModel(), runtime.NumCPU(), server, fsync, runtime.Version(), maxConns, rounds, slice)
+	out.WriteString("| requests per second (p50, p99) |")
+	for _, n := range clientCounts {
+		fmt.Fprintf(&out, " %d clients |", n)
+	}
+	out.WriteString(" replays, 8 clients |\n|---|" + strings.Repeat("---|", len(clientCounts)+1) + "\n")
+	base := b.variants[0]
+	for _, v := range b.variants {
+		fmt.Fprintf(&out, "| %s |", v.name)
+		for _, n := range clientCounts {
+			fmt.Fprintf(&out, " %s", cell(v.results[n]))
+			if v != base {
+				fmt.Fprintf(&out, ", %.2f×", v.results[n].perSecond()/base.results[n].perSecond())
+			}
+			out.WriteString(" |")
+		}
+		if v.replays == nil {
+			out.WriteString(" – |\n")
+			continue
+		}
+		fmt.Fprintf(&out, " %s |\n", cell(v.replays))
+	}
+	return out.String(), nil
+}
+
+func cell(r *result) string {
+	return fmt.Sprintf("%.0f (%s, %s)", r.perSecond(), millis(r.percentile(50)), millis(r.percentile(99)))
+}
+
+func millis(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}
+
+// cpuModel is what Linux tells of the processor.
+func cpuModel() string {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOOS + "/" + runtime.GOARCH
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return runtime.GOOS + "/" + runtime.GOARCH
+}
