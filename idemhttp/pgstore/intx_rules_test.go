@@ -172,6 +172,8 @@ func testLoser(t *testing.T, level pgx.TxIsoLevel, conflict, style string) {
 		assert.Equal(t, answers[0].Body.String(), w.Body.String())
 		if w.Header().Get(idemhttp.HeaderReplayed) == "" {
 			ran++
+		} else {
+			assert.Empty(t, w.Header().Get("X-Own"), "a header of the loser's own")
 		}
 	}
 	assert.Equal(t, 1, ran, "answers that aren't replays")

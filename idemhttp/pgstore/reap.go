@@ -23,7 +23,7 @@ func (s *Store) Reap(ctx context.Context) (int64, error) {
 		n, err := s.reapOnce(ctx)
 		total += n
 		if err != nil {
-			return total, fmt.Errorf("idem: reap %s: %w", s.table, err)
+			return total, err
 		}
 		if n < reapBatch {
 			return total, nil
@@ -32,12 +32,12 @@ func (s *Store) Reap(ctx context.Context) (int64, error) {
 }
 
 func (s *Store) reapOnce(ctx context.Context) (int64, error) {
-	var f flush
-	reap := f.add(s.sql.reap, int8Param(reapBatch))
-	if err := s.exchange(ctx, &f); err != nil {
+	var reap *query
+	err := s.attempt(ctx, "reap", func(f *flush) { reap = f.add(s.sql.reap, int8Param(reapBatch)) })
+	if err != nil {
 		return 0, err
 	}
-	return reap.tag.RowsAffected(), reap.err
+	return reap.tag.RowsAffected(), nil
 }
 
 // RunReaper calls Reap at once and then every interval, until ctx ends, whose

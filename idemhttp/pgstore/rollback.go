@@ -98,10 +98,9 @@ func (ses *session) elsewhere(ctx context.Context, why error, otherwise ending) 
 	return ses.judge(ctx, lookup, why, otherwise)
 }
 
-// retryConnection runs a flush that may be repeated on connections of the pool:
-// after a server's restart all of those it holds are dead.
+// retryConnection runs a flush that may be repeated on connections of the pool.
 func (ses *session) retryConnection(ctx context.Context, build func(*flush)) (err error) {
-	for range stalest(ses.plan.pool) {
+	for n := 0; mayBeStale(ses.plan.pool, n); n++ {
 		conn, acquireErr := ses.plan.pool.Acquire(ctx)
 		if acquireErr != nil {
 			return fmt.Errorf("idem: no connection: %w", acquireErr)
@@ -136,8 +135,8 @@ func (ses *session) judge(ctx context.Context, lookup *query, why error, otherwi
 }
 
 // close shuts the transaction for the endpoint. It returns nil while the
-// connection can be used to end it. A connection on which something is still
-// going on is cut: who knows what it would do.
+// connection can be used to end it. One on which a call is under way is cut: who
+// knows what it would do. (Rows that nobody closed make the next flush fail.)
 func (ses *session) close() error {
 	if ses.conn == nil {
 		return pgconn.ErrConnClosed
@@ -147,14 +146,8 @@ func (ses *session) close() error {
 		ses.cut(quiet)
 		return errStillInUse
 	}
-	conn := ses.conn.Conn()
-	switch {
-	case conn.IsClosed():
+	if ses.conn.Conn().IsClosed() {
 		return pgconn.ErrConnClosed
-	case conn.PgConn().IsBusy(): // rows or a batch nobody closed
-		_ = conn.PgConn().Conn().Close()
-		ses.release()
-		return errStillInUse
 	}
 	return nil
 }
@@ -199,9 +192,12 @@ func (ses *session) release() {
 	}()
 }
 
-// stalest is how many connections of a pool may prove dead, one after another,
-// before something else must be wrong.
-func stalest(pool *pgxpool.Pool) int { return int(pool.Stat().MaxConns()) + attempts }
+// mayBeStale reports whether the n-th connection of a pool, from 0 on, may still
+// have died before it was used. After a server's restart all of them have; when
+// more than the pool holds have, something else is wrong.
+func mayBeStale(pool *pgxpool.Pool, n int) bool {
+	return n < attempts || n < int(pool.Stat().MaxConns())+attempts // Stat takes the pool's lock
+}
 
 // lockKey is the advisory lock of an id: of the table, too, as stores of one
 // database don't share their ids.

@@ -87,7 +87,7 @@ var (
 // errLockBusy. A connection that turns out to be dead is replaced: nothing has
 // been done on it.
 func (s *Store) open(ctx context.Context, p plan) (ses *session, rec *idemhttp.Record, err error) {
-	for range stalest(p.pool) {
+	for n := 0; mayBeStale(p.pool, n); n++ {
 		conn, acquireErr := p.pool.Acquire(ctx)
 		if acquireErr != nil {
 			return nil, nil, errors.Join(fmt.Errorf("idem: no connection: %w", acquireErr), err)

@@ -11,6 +11,8 @@ import (
 // Mark is what is known about one request's commits. Its methods may be called
 // from any number of goroutines; those of a nil Mark do nothing.
 type Mark struct {
+	outer *Mark // of middleware further out, on another store: it hears all, too
+
 	mu        sync.Mutex
 	sent      int  // commits on their way, outcome unknown
 	committed bool // at least one is known to be there
@@ -19,8 +21,11 @@ type Mark struct {
 
 type contextKey struct{}
 
-// With returns ctx with m in it.
+// With returns ctx with m, a new mark, in it.
 func With(ctx context.Context, m *Mark) context.Context {
+	if outer := From(ctx); outer != m {
+		m.outer = outer
+	}
 	return context.WithValue(ctx, contextKey{}, m)
 }
 
@@ -33,12 +38,20 @@ func From(ctx context.Context) *Mark {
 // Committing says that a commit is about to be sent. Until Committed or
 // RolledBack is called for it, it counts as committed.
 func (m *Mark) Committing() {
+	if m == nil {
+		return
+	}
+	m.outer.Committing()
 	m.note(func() { m.sent++ })
 }
 
 // Committed says that work of this request is committed, whether Committing
 // announced it or not.
 func (m *Mark) Committed() {
+	if m == nil {
+		return
+	}
+	m.outer.Committed()
 	m.note(func() {
 		m.committed = true
 		m.sent = max(0, m.sent-1)
@@ -51,6 +64,7 @@ func (m *Mark) RolledBack() {
 	if m == nil {
 		return
 	}
+	m.outer.RolledBack()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sent = max(0, m.sent-1)
@@ -70,9 +84,6 @@ func (m *Mark) Close(late func()) (committed bool) {
 }
 
 func (m *Mark) note(change func()) {
-	if m == nil {
-		return
-	}
 	m.mu.Lock()
 	change()
 	late := m.late

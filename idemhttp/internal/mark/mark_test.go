@@ -47,6 +47,23 @@ func TestALateMarkOfCommittedWorkIsFine(t *testing.T) {
 	m.Committed()
 }
 
+// TestTheOuterMarkHearsToo: of middleware on another store around this one.
+func TestTheOuterMarkHearsToo(t *testing.T) {
+	for want, marks := range map[bool]func(*Mark){
+		true:  (*Mark).Committed,
+		false: func(m *Mark) { m.Committing(); m.RolledBack() },
+	} {
+		outer, inner := new(Mark), new(Mark)
+		ctx := With(With(With(context.Background(), outer), inner), inner)
+		marks(From(ctx))
+		assert.Equal(t, want, inner.Close(nil))
+		assert.Equal(t, want, outer.Close(nil))
+	}
+	outer := new(Mark)
+	From(With(With(context.Background(), outer), new(Mark))).Committing()
+	assert.True(t, outer.Close(nil), "sent counts")
+}
+
 func TestNoMark(t *testing.T) {
 	m := From(context.Background())
 	assert.Nil(t, m)
