@@ -128,10 +128,7 @@ func (c *crew[D]) giveBack(d D) {
 func (c *crew[D]) serve(d D, s *seat) {
 	defer s.leave()
 	defer c.catch()
-	handling, _ := c.r.receive(c.ctx, c.work, d, s) // a failing verb is logged there
-	if handling != nil {
-		c.r.logger().Warn("idem: handling failed", slog.Any("error", handling))
-	}
+	_, _ = c.r.receive(c.ctx, c.work, d, s) // which logs what fails
 }
 
 // catch keeps a panic for Consume to raise, and stops the others. Goexit, which

@@ -97,10 +97,16 @@ const keptFlights = 4
 // completes after all is told from one that settles twice. Only leaks and very
 // slow handlers get here. It is bounded like everything: two generations, of
 // half the bound each, swapped whole.
+//
+// Unlike the ids it has no end in time: a completion counts however late.
 type lapsed struct {
 	half       int
 	young, old map[uint64]uint64 // token to hash
 }
+
+// minLapsed is the half of the smallest guards: a few kilobytes, and only once
+// that many claims have leaked.
+const minLapsed = 512
 
 func (l *lapsed) add(f *flight) {
 	if len(l.young) >= l.half {

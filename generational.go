@@ -109,7 +109,7 @@ func (g *Generational) tryBegin(id Identity, look glance) (Claim, State) {
 	now, sh := g.line.now(), g.shard(k.hash)
 	sh.mu.Lock()
 	token, state := sh.tryBegin(now, &k, look)
-	sh.mu.Unlock()
+	sh.unlock()
 	g.tidy(now)
 	if state != Begun {
 		return Claim{}, state
@@ -138,7 +138,7 @@ func (g *Generational) settle(c Claim, v verb) {
 	now, sh := g.line.now(), g.shard(c.hash)
 	sh.mu.Lock()
 	sh.settle(now, c, v)
-	sh.mu.Unlock()
+	sh.unlock()
 	g.tidy(now)
 }
 
@@ -179,7 +179,7 @@ func (g *Generational) Forget(id Identity) bool {
 	sh.mu.Lock()
 	sh.follow(now)
 	forgotten := !sh.flying(&k) && sh.forget(&k)
-	sh.mu.Unlock()
+	sh.unlock()
 	g.tidy(now)
 	return forgotten
 }
@@ -195,7 +195,7 @@ func (g *Generational) Stats() Stats {
 	for _, sh := range shards {
 		sh.follow(now)
 		sh.addTo(&s)
-		sh.mu.Unlock()
+		sh.unlock()
 	}
 	s.Unidentified = g.unidentified.Load()
 	s.EarlyRotations = g.terminal.early.Load()
@@ -214,7 +214,7 @@ func (g *Generational) shard(hash uint64) *shard {
 func (g *Generational) makeShard(slot *atomic.Pointer[shard], hash uint64) *shard {
 	sh := &shard{g: g, index: hash & uint64(len(g.shards)-1)}
 	sh.terminal.sets[0].seed, sh.terminal.sets[1].seed = g.seed, g.seed
-	sh.lapsed.half = max(1, int(g.inFlight.limit)/len(g.shards))
+	sh.lapsed.half = max(minLapsed, int(g.inFlight.limit)/len(g.shards))
 	slot.CompareAndSwap(nil, sh)
 	return slot.Load()
 }
@@ -245,7 +245,7 @@ func (g *Generational) tidy(now moment) {
 		if sh := g.shards[i].Load(); sh != nil {
 			sh.mu.Lock()
 			sh.follow(now)
-			sh.mu.Unlock()
+			sh.unlock()
 		}
 	}
 }

@@ -113,7 +113,7 @@ func TestCaseReleasingAndBeginningAgainTakesNoRoom(t *testing.T) {
 
 func TestCaseAFloodCostsOldIdsOnly(t *testing.T) {
 	g, _ := newGuard(t, WithMaxTracked(100))
-	for i := range 10_000 {
+	for i := range few(10_000) {
 		mustHandle(t, g, number(i))
 		for j := max(0, i-49); j <= i; j++ {
 			if state := look(g, number(j)); state != Completed {
@@ -126,7 +126,7 @@ func TestCaseAFloodCostsOldIdsOnly(t *testing.T) {
 func TestCaseTheBoundHoldsWithAllFreshIds(t *testing.T) {
 	for _, m := range []int{2, 3, 7, 100} {
 		g, _ := newGuard(t, WithMaxTracked(m))
-		for i := range 50_000 {
+		for i := range few(50_000) {
 			c, _ := g.TryBegin(ids50k[i])
 			g.Complete(c)
 			if tracked := g.Stats().Tracked; tracked > m {

@@ -2,6 +2,7 @@ package idem
 
 import (
 	"math"
+	"runtime"
 	"testing"
 	"time"
 
@@ -139,13 +140,29 @@ func TestOptionsDoNotReadTheClock(t *testing.T) {
 }
 
 func TestOptionsShards(t *testing.T) {
-	for maxTracked, shards := range map[int]int{
-		2: 1, 1000: 1, 2047: 1, 2048: 2, 4000: 2, 4096: 4, 65_535: 32, 65_536: 64, 4_000_000: 64, math.MaxInt: 64,
+	for _, c := range []struct{ maxTracked, procs, shards int }{
+		{2, 64, 1},
+		{1000, 64, 1},
+		{2047, 64, 1},
+		{2048, 64, 2},
+		{4000, 64, 2},
+		{4096, 64, 4},
+		{65_535, 64, 32},
+		{65_536, 64, 64},
+		{4_000_000, 256, 64},
+		{math.MaxInt, 64, 64},
+		{4_000_000, 1, 4},
+		{4_000_000, 2, 8},
+		{4_000_000, 3, 8},
+		{4_000_000, 16, 64},
+		{3000, 1, 2},
 	} {
-		assert.Equal(t, shards, shardsFor(maxTracked, 16), "maxTracked %d", maxTracked)
-		assert.Equal(t, min(8, shards), shardsFor(maxTracked, 2), "maxTracked %d", maxTracked)
+		assert.Equal(t, c.shards, shardsFor(c.maxTracked, c.procs), "maxTracked %d, %d processors", c.maxTracked, c.procs)
 	}
 	assert.EqualValues(t, 1, limitFor(2))
 	assert.EqualValues(t, 1, limitFor(3))
 	assert.EqualValues(t, min(math.MaxInt/2, 1<<31), limitFor(math.MaxInt))
+	g, err := NewGenerational(WithMaxTracked(manyShards))
+	require.NoError(t, err)
+	assert.Len(t, g.shards, shardsFor(manyShards, runtime.GOMAXPROCS(0)))
 }

@@ -23,7 +23,7 @@ func TestCeilingOfTerminalIds(t *testing.T) {
 	eachCeiling(t, func(t *testing.T, m int) {
 		g, _ := newGuard(t, WithMaxTracked(m))
 		most := 0
-		for i := range 5000 {
+		for i := range few(5000) {
 			if c := mustBegin(t, g, number(i)); i%3 == 0 {
 				g.Reject(c)
 			} else {
@@ -43,7 +43,7 @@ func TestCeilingOfIdsInFlight(t *testing.T) {
 	eachCeiling(t, func(t *testing.T, m int) {
 		g, _ := newGuard(t, WithMaxTracked(m))
 		most := 0
-		for i := range 5000 {
+		for i := range few(5000) {
 			mustBegin(t, g, number(i))
 			s := g.Stats()
 			require.LessOrEqual(t, s.InFlight, m)
@@ -59,7 +59,7 @@ func TestCeilingOfIdsInFlight(t *testing.T) {
 func TestCeilingHoldsOverAllShards(t *testing.T) {
 	for _, m := range []int{manyShards, manyShards + 1} {
 		g, _ := newGuard(t, WithMaxTracked(m))
-		for i := range 3 * m {
+		for i := range 5 * m / 2 {
 			c := mustBegin(t, g, number(i))
 			if i%2 == 0 {
 				g.Complete(c)

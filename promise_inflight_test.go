@@ -154,7 +154,7 @@ func TestInFlightUpToHNothingGoesHoweverManyCameAndWent(t *testing.T) {
 			g, _ := newGuard(t, WithMaxTracked(m))
 			// As many as fit, in a ring: the oldest is settled, a new one begun.
 			claims := make([]Claim, h)
-			for i := range 5 * h {
+			for i := range 3 * h {
 				if i >= h {
 					g.Release(claims[i%h])
 				}

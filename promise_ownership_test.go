@@ -257,8 +257,9 @@ func TestOwnershipALapsedClaimIsKnownAfterItsPlaceWasTakenBySize(t *testing.T) {
 }
 
 func TestOwnershipLapsedClaimsAreRememberedWithinABound(t *testing.T) {
-	// The youngest H of each shard are; all of them would be a leak.
-	const m = 100
+	// The youngest H of each shard are, and a few of a small guard's at least; all
+	// of them would be a leak.
+	const m = 2 * minLapsed
 	g, _ := newGuard(t, WithMaxTracked(m))
 	for i := range 100 * m {
 		mustBegin(t, g, number(i))

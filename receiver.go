@@ -118,6 +118,9 @@ func (r *Receiver[D]) receive(ctx, work context.Context, d D, s *seat) (handling
 		}
 	}()
 	handling, settling = t.take(work, s)
+	if s != nil && handling != nil { // a worker has nobody to return it to
+		t.log(slog.LevelWarn, "idem: handling failed", slog.Any("error", handling))
+	}
 	returned = true
 	return handling, settling
 }

@@ -341,8 +341,8 @@ func TestALoggerThatPanicsOverAFailingExtend(t *testing.T) {
 	})
 }
 
-// The second look of a held one fails: the calls of Extend end with the hold.
-func TestExtendIsNotCalledAfterAPanicWhileHeld(t *testing.T) {
+// The second look of a held one fails: the verb waits for the Extend all the same.
+func TestExtendEndsWithAHoldThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newExtendRig(t, handleFor(0))
 		running := h.begun(t, "a")
@@ -353,11 +353,15 @@ func TestExtendIsNotCalledAfterAPanicWhileHeld(t *testing.T) {
 				panic("clock stopped")
 			}
 		}
-		d := h.arrive("a", every(2*time.Second))
+		d := h.arrive("a", func(ctx context.Context, _ int) (time.Duration, error) {
+			<-ctx.Done()
+			time.Sleep(time.Second) // the way back
+			return time.Second, ctx.Err()
+		})
 		time.AfterFunc(5*time.Second, func() { h.guard.Release(running) })
 		assert.Equal(t, "clock stopped", depart(func() error { return h.r.Receive(t.Context(), d) }).panicked)
-		time.Sleep(time.Minute)
-		assert.Equal(t, seconds(0, 2, 4), d.calls)
+		assert.Equal(t, 6*time.Second, time.Since(d.start))
+		assert.Equal(t, seconds(0), d.calls)
 		assert.False(t, d.overlap)
 		assert.Equal(t, idem.Requeue, d.only(t).outcome)
 	})

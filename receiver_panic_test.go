@@ -240,7 +240,7 @@ func TestThePanicsVerbIsDetachedAndBounded(t *testing.T) {
 }
 
 func TestAPanicWithNil(t *testing.T) {
-	h := newHookRig(t, func(context.Context, *fakeDelivery) error { panic(nil) }) //nolint:govet // on purpose
+	h := newHookRig(t, func(context.Context, *fakeDelivery) error { panic(nil) })
 	how := depart(func() error { return h.Receive(t.Context(), h.arrive("a")) })
 	assert.IsType(t, new(runtime.PanicNilError), how.panicked)
 	assert.Equal(t, []string{"Begun", "handle", "Release", "Requeue"}, h.diary.read())

@@ -17,6 +17,7 @@ type shard struct {
 	waits    waits
 	stats    Stats // the counters
 	begun    uint64
+	checks   uint64 // see mustHold
 }
 
 // glance says whether a look at an id is a delivery's first.
@@ -219,7 +220,7 @@ func (sh *shard) forget(k *key) bool {
 // waitIn returns a room to wait in while k is in flight, else nil.
 func (sh *shard) waitIn(now moment, k *key) *room {
 	sh.mu.Lock()
-	defer sh.mu.Unlock()
+	defer sh.unlock()
 	sh.follow(now)
 	if sh.state(k) != InFlight {
 		return nil
@@ -229,7 +230,7 @@ func (sh *shard) waitIn(now moment, k *key) *room {
 
 func (sh *shard) leave(hash uint64, r *room) {
 	sh.mu.Lock()
-	defer sh.mu.Unlock()
+	defer sh.unlock()
 	sh.waits.leave(hash, r)
 }
 

@@ -4,12 +4,14 @@ go 1.26.0
 
 require (
 	github.com/idem-go/idem v0.1.0
+	github.com/idem-go/idem/adapters/idemamqp v0.1.0
 	github.com/idem-go/idem/adapters/idemnats v0.1.0
 	github.com/idem-go/idem/idemhttp v0.1.0
 	github.com/idem-go/idem/idemhttp/pgstore v0.1.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
+	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/stretchr/testify v1.12.1
 )
 
@@ -34,6 +36,7 @@ require (
 
 replace (
 	github.com/idem-go/idem => ..
+	github.com/idem-go/idem/adapters/idemamqp => ../adapters/idemamqp
 	github.com/idem-go/idem/adapters/idemnats => ../adapters/idemnats
 	github.com/idem-go/idem/idemhttp => ../idemhttp
 	github.com/idem-go/idem/idemhttp/pgstore => ../idemhttp/pgstore

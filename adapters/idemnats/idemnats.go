@@ -50,7 +50,7 @@ func (s *Source) Delivery(msg jetstream.Msg) *Delivery {
 // that a message waits there.
 func (s *Source) Next(it jetstream.MessagesContext) func(context.Context) (*Delivery, error) {
 	return func(ctx context.Context) (*Delivery, error) {
-		msg, err := it.Next(jetstream.NextContext(ctx))
+		msg, err := nextOf(ctx, it)
 		switch {
 		case err == nil:
 			return s.Delivery(msg), nil
@@ -60,6 +60,34 @@ func (s *Source) Next(it jetstream.MessagesContext) func(context.Context) (*Deli
 			return nil, fmt.Errorf("idemnats: next message of %s: %w", s.destination, err)
 		}
 	}
+}
+
+// The first and the longest of the waits in nextOf.
+const (
+	shortWait = 50 * time.Millisecond
+	longWait  = 2 * time.Second
+)
+
+// nextOf is it.Next that doesn't leave it at one call. The client asks the server
+// for more at the start of a call only, and not if its last request is just being
+// sent: the answer to that one can be quicker than the end of its sending. Then
+// nobody asks, and the call waits until heartbeats are missed. It happens where
+// little is fetched ahead. Waits that end are too short for heartbeats to be
+// missed, so the last one has no end.
+func nextOf(ctx context.Context, it jetstream.MessagesContext) (jetstream.Msg, error) {
+	for wait := shortWait; wait < longWait; wait *= 2 {
+		msg, err := nextWithin(ctx, wait, it)
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return msg, err
+		}
+	}
+	return it.Next(jetstream.NextContext(ctx))
+}
+
+func nextWithin(ctx context.Context, wait time.Duration, it jetstream.MessagesContext) (jetstream.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return it.Next(jetstream.NextContext(ctx))
 }
 
 // Delivery is one arrival of a message. It is an [idem.Delivery], an

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -171,6 +172,39 @@ func TestBeginInsideIsASavepoint(t *testing.T) {
 	}))
 	expectRan(t, w, 201, "payment 1")
 	assert.Equal(t, 1, a.payments())
+}
+
+// TestOuterMiddlewareHearsOfTheCommit: claim-and-release on another store, around
+// an endpoint in a transaction that fails after its commit.
+func TestOuterMiddlewareHearsOfTheCommit(t *testing.T) {
+	a, outer := newApp(t), newApp(t)
+	for name, c := range map[string]struct {
+		fn     TxFunc
+		status int
+	}{
+		"fails after its commit": {func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+			AfterCommit(r.Context(), func(context.Context) error { return errTest })
+			return pay(w, r, tx)
+		}, 409},
+		"fails before it": {func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+			return errTest
+		}, 500},
+		"can't commit": {func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+			_, err := tx.Exec(r.Context(), "CREATE TEMP TABLE idem_d (n int UNIQUE DEFERRABLE INITIALLY DEFERRED) ON COMMIT DROP; INSERT INTO idem_d VALUES (1), (1)")
+			return err
+		}, 500},
+	} {
+		h := outer.endpoint().DeduplicateWithResponse(a.inTx(c.fn))
+		assert.Equal(t, 500, send(h, key(name)).Code, name)
+		assert.NoError(t, a.endpoint().Forget(t.Context(), requestWith(name)))
+		assert.Equal(t, c.status, send(h, key(name)).Code, name)
+	}
+}
+
+func requestWith(k string) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, "/payments", http.NoBody)
+	r.Header.Set("Idempotency-Key", k)
+	return r
 }
 
 // TestCommitOfUnknownOutcomeCountsAsCommitted: cut between COMMIT and its answer.

@@ -237,7 +237,7 @@ func (ses *session) sendCommit(ctx context.Context, resp *idemhttp.Response) end
 		ses.release()
 		return end{}
 	}
-	heard.RolledBack()
+	heard.RolledBack() // the server said so
 	return ses.rollback(ctx, ses.whyNot(insert, commit), true)
 }
 

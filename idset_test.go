@@ -1,0 +1,251 @@
+package idem
+
+import (
+	"bytes"
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// idsetRig is a set, and the built-in map beside it.
+type idsetRig struct {
+	set   idset
+	seed  maphash.Seed
+	known map[Identity]State
+}
+
+func newIdsetRig() *idsetRig {
+	seed := maphash.MakeSeed()
+	return &idsetRig{set: idset{seed: seed}, seed: seed, known: map[Identity]State{}}
+}
+
+func (r *idsetRig) key(id Identity) (k key) {
+	k.set(r.seed, id, IDAndDestination)
+	return k
+}
+
+func (r *idsetRig) check(t *testing.T) {
+	t.Helper()
+	require.NoError(t, r.set.check())
+	require.Equal(t, len(r.known), r.set.len())
+	for id, state := range r.known {
+		k := r.key(id)
+		slot := r.set.find(&k)
+		require.GreaterOrEqual(t, slot, 0, "%.80v is not found", id)
+		require.Equal(t, state, r.set.state(slot))
+	}
+}
+
+// someId has all the forms there are.
+func someId(rnd *rand.Rand) Identity {
+	n := rnd.IntN(400)
+	switch rnd.IntN(4) {
+	case 0:
+		return ID(fmt.Sprint(n))
+	case 1:
+		return IDAt(fmt.Sprint(n), fmt.Sprint(rnd.IntN(3)))
+	case 2:
+		return ID(fmt.Sprintf("%064d", n))
+	default:
+		return IDAt(fmt.Sprintf("%0100d", n), "there")
+	}
+}
+
+func TestIdsetAgainstTheBuiltInMap(t *testing.T) {
+	for seed := range 8 {
+		rnd := rand.New(rand.NewPCG(uint64(seed), 1))
+		r := newIdsetRig()
+		for step := range 3000 {
+			id := someId(rnd)
+			k := r.key(id)
+			slot := r.set.find(&k)
+			if state, ok := r.known[id]; ok {
+				require.GreaterOrEqual(t, slot, 0)
+				require.Equal(t, state, r.set.state(slot))
+				r.set.remove(slot)
+				delete(r.known, id)
+			} else {
+				require.Negative(t, slot)
+				state := []State{Completed, Rejected}[rnd.IntN(2)]
+				r.set.add(&k, state)
+				r.known[id] = state
+			}
+			if step%500 == 0 {
+				r.check(t)
+			}
+		}
+		r.check(t)
+		r.set.recycle(&idset{})
+		r.known = map[Identity]State{}
+		r.check(t)
+		k := r.key(ID("a"))
+		r.set.add(&k, Rejected)
+		r.known[ID("a")] = Rejected
+		r.check(t)
+	}
+}
+
+func TestIdsetCompactsWhatIsRemoved(t *testing.T) {
+	r := newIdsetRig()
+	keep := r.key(ID("kept"))
+	r.set.add(&keep, Rejected)
+	for i := range few(100_000) {
+		k := r.key(number(i))
+		r.set.add(&k, Completed)
+		r.set.remove(r.set.find(&k))
+		require.Less(t, r.set.arena.bytes, 4*chunkSize)
+	}
+	require.Equal(t, Rejected, r.set.state(r.set.find(&keep)))
+	require.NoError(t, r.set.check())
+}
+
+func TestIdsetReusesItsStorage(t *testing.T) {
+	var sets [2]*idsetRig
+	sets[0], sets[1] = newIdsetRig(), newIdsetRig()
+	fill := func(r *idsetRig) {
+		for i := range 2000 {
+			k := r.key(ids50k[i])
+			r.set.add(&k, Completed)
+		}
+	}
+	fill(sets[0])
+	fill(sets[1])
+	per := mallocs(20, func(i int) {
+		sets[i%2].set.recycle(&sets[1-i%2].set)
+		fill(sets[i%2])
+	})
+	assert.Less(t, per, 3.0)
+}
+
+func TestArenaTellsWhatWasPut(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	var a arena
+	for life := range 4 {
+		var refs []uint32
+		var put [][]byte
+		total := 0
+		for range 1 + rnd.IntN(3000) {
+			b := make([]byte, 1+rnd.IntN(maxKey))
+			for i := range b {
+				b[i] = byte(rnd.Uint32())
+			}
+			refs, put = append(refs, a.put(b)), append(put, b)
+			total += len(b)
+		}
+		for i := range refs {
+			require.True(t, bytes.HasPrefix(a.at(refs[i]), put[i]), "life %d, entry %d", life, i)
+		}
+		require.Equal(t, total, a.bytes)
+		require.LessOrEqual(t, len(a.chunks[a.used-1]), chunkSize)
+		a.recycle(rnd.IntN(3))
+		require.Zero(t, a.used)
+	}
+}
+
+func TestArenaStartsSmallAndGivesBack(t *testing.T) {
+	var a arena
+	a.put([]byte("x"))
+	require.Equal(t, firstChunk, cap(a.chunks[0]))
+	for range 100 {
+		a.put(make([]byte, maxKey))
+	}
+	require.Equal(t, chunkSize, cap(a.chunks[0]), "the first has grown to a whole one")
+	require.Equal(t, chunkSize, cap(a.chunks[1]), "the others are made whole")
+	for range 1000 {
+		a.put(make([]byte, maxKey))
+	}
+	chunks := len(a.chunks)
+	require.Greater(t, chunks, 10)
+	a.recycle(chunks)
+	require.Len(t, a.chunks, chunks, "kept for a life as large")
+	a.recycle(2)
+	require.Len(t, a.chunks, 5)
+	for range 10 {
+		a.put([]byte("x"))
+	}
+	a.recycle(0)
+	require.Empty(t, a.chunks)
+	a.put([]byte("x"))
+	a.recycle(0)
+	require.Len(t, a.chunks, 1, "too little to give back")
+}
+
+func TestFlightsAgainstTheBuiltInMap(t *testing.T) {
+	seed := maphash.MakeSeed()
+	for run := range 6 {
+		rnd := rand.New(rand.NewPCG(uint64(run), 2))
+		var f flights
+		known := map[Identity]uint64{}
+		token, most := uint64(0), 0
+		for range 3000 {
+			id := someId(rnd)
+			var k key
+			k.set(seed, id, IDAndDestination)
+			slot := f.find(&k)
+			if tok, ok := known[id]; ok {
+				require.GreaterOrEqual(t, slot, 0)
+				require.Equal(t, slot, f.findClaim(Claim{token: tok, hash: k.hash}))
+				require.Negative(t, f.findClaim(Claim{token: tok + 1, hash: k.hash}))
+				gone := f.remove(slot)
+				require.Equal(t, tok, gone.token)
+				require.Equal(t, k.bytes(), gone.key.bytes())
+				delete(known, id)
+			} else {
+				require.Negative(t, slot)
+				token += 2
+				f.add(&k, token)
+				require.False(t, f.at(f.find(&k)).overtaken)
+				if rnd.IntN(4) == 0 {
+					f.at(f.find(&k)).overtaken = true
+				}
+				known[id] = token
+			}
+			require.Equal(t, len(known), f.len())
+			most = max(most, f.len())
+			require.Len(t, f.slab, most)
+		}
+		require.NoError(t, f.check())
+		tokens := map[uint64]bool{}
+		f.each(func(fl *flight) { tokens[fl.token] = true })
+		require.Len(t, tokens, len(known))
+		f.recycle(&flights{})
+		require.Zero(t, f.len())
+		require.NoError(t, f.check())
+	}
+}
+
+func TestFlightsReuseTheirPlaces(t *testing.T) {
+	seed := maphash.MakeSeed()
+	var f flights
+	var k key
+	for i := range 10_000 {
+		k.set(seed, ids50k[i], IDAndDestination)
+		f.add(&k, uint64(i+1))
+		if i%2 == 1 {
+			f.remove(f.find(&k))
+			k.set(seed, ids50k[i-1], IDAndDestination)
+			f.remove(f.find(&k))
+		}
+	}
+	require.LessOrEqual(t, len(f.slab), 2)
+}
+
+func TestLapsedKnowsTheYoungestAndEachOnce(t *testing.T) {
+	l := lapsed{half: 10}
+	for i := range 100 {
+		l.add(&flight{key: key{hash: uint64(i) + 1000}, token: uint64(i)})
+		require.LessOrEqual(t, l.len(), 20)
+	}
+	claim := func(i int) Claim { return Claim{token: uint64(i), hash: uint64(i) + 1000} }
+	require.False(t, l.take(claim(79)))
+	for i := 80; i < 100; i++ {
+		require.False(t, l.take(Claim{token: uint64(i), hash: 1}), "another id's hash")
+		require.True(t, l.take(claim(i)))
+		require.False(t, l.take(claim(i)))
+	}
+	require.Zero(t, l.len())
+}

@@ -1,0 +1,189 @@
+package idem
+
+import (
+	"errors"
+	"fmt"
+)
+
+// The checks of this file run after each step in a build with the tag
+// invariants, and in tests. A build without it has none of them.
+
+// unlock ends a step under the shard's lock.
+func (sh *shard) unlock() {
+	if invariants {
+		sh.mustHold()
+	}
+	sh.mu.Unlock()
+}
+
+// mustHold panics if the shard's structure is broken. A large shard is looked at
+// now and then only: looking costs as much as it holds.
+func (sh *shard) mustHold() {
+	sh.checks++
+	held := sh.terminal.sets[0].len() + sh.terminal.sets[1].len() + sh.inFlight.sets[0].len() + sh.inFlight.sets[1].len()
+	if held > 16 && sh.checks%uint64(4*held) != 0 {
+		return
+	}
+	if err := sh.check(); err != nil {
+		panic(fmt.Sprintf("idem: broken invariant in shard %d: %v", sh.index, err))
+	}
+}
+
+// check says what is wrong with the shard, if anything is.
+func (sh *shard) check() error {
+	if sh.terminal.seen == nil || sh.inFlight.seen == nil {
+		return nil // nothing has happened yet
+	}
+	var errs []error
+	for i := range 2 {
+		ids, flying := &sh.terminal.sets[i], &sh.inFlight.sets[i]
+		errs = append(errs,
+			ids.check(), sh.checkKeys(ids), sh.terminal.checkLife(i, ids.len(), sh.g.terminal.limit),
+			flying.check(), sh.checkFlights(flying), sh.inFlight.checkLife(i, flying.len(), sh.g.inFlight.limit))
+	}
+	errs = append(errs, sh.checkTwice(), sh.waits.check())
+	if n := sh.lapsed.len(); n > 2*sh.lapsed.half {
+		errs = append(errs, fmt.Errorf("%d lapsed claims, of %d at the most", n, 2*sh.lapsed.half))
+	}
+	return errors.Join(errs...)
+}
+
+// checkKeys looks for ids of other shards.
+func (sh *shard) checkKeys(s *idset) error {
+	for ref := range s.table.all {
+		if hash := s.hashOf(ref); hash&uint64(len(sh.g.shards)-1) != sh.index {
+			return fmt.Errorf("the id with hash %x is of another shard", hash)
+		}
+	}
+	return nil
+}
+
+func (sh *shard) checkFlights(f *flights) (err error) {
+	f.each(func(fl *flight) {
+		hash := fl.key.hash
+		if hashOf(sh.g.seed, fl.key.bytes()) != hash || hash&uint64(len(sh.g.shards)-1) != sh.index || fl.token&(maxShards-1) != sh.index {
+			err = fmt.Errorf("flight %x of %q has hash %x", fl.token, fl.key.bytes(), hash)
+		}
+	})
+	return err
+}
+
+// checkTwice looks for ids that are in both generations, and for flights of ids
+// that are terminal though no late Complete has overtaken them.
+func (sh *shard) checkTwice() error {
+	for ref := range sh.terminal.sets[0].table.all {
+		if k := sh.terminal.sets[0].key(ref); sh.terminal.sets[1].find(&k) >= 0 {
+			return fmt.Errorf("%q is terminal twice", k.bytes())
+		}
+	}
+	var err error
+	for i := range 2 {
+		sh.inFlight.sets[i].each(func(f *flight) {
+			terminal := sh.terminal.sets[0].find(&f.key) >= 0 || sh.terminal.sets[1].find(&f.key) >= 0
+			if i == 0 && sh.inFlight.sets[1].find(&f.key) >= 0 || terminal && !f.overtaken {
+				err = fmt.Errorf("%q is in flight, and more", f.key.bytes())
+			}
+		})
+	}
+	return err
+}
+
+// checkLife says what is wrong with the count of the generation in sets[i], of
+// which the shard holds n.
+func (t *twin[S]) checkLife(i, n int, limit int64) error {
+	if t.number[i] != t.due(i) {
+		return fmt.Errorf("sets[%d] is of generation %d, not %d", i, t.number[i], t.due(i))
+	}
+	g := t.generation(i)
+	if !g.alive() {
+		if n > 0 {
+			return fmt.Errorf("%d ids in a generation that is over", n)
+		}
+		return nil
+	}
+	if landed := g.landed.Load(); landed < int64(n) || landed > limit {
+		return fmt.Errorf("%d ids landed of %d at the most, and one shard has %d", landed, limit, n)
+	}
+	return nil
+}
+
+// key is the stored key behind ref.
+func (s *idset) key(ref uint32) (k key) {
+	entry := s.arena.at(ref)
+	k.n = uint8(copy(k.buf[:], entry[:keyLen(entry)]))
+	k.buf[0] &^= rejectedBit
+	k.setHash(hashOf(s.seed, k.bytes()))
+	return k
+}
+
+func (s *idset) check() error {
+	if err := s.table.check(s.hashOf); err != nil {
+		return err
+	}
+	n := s.arena.wasted
+	for ref := range s.table.all {
+		n += keyLen(s.arena.at(ref))
+	}
+	if n != s.arena.bytes {
+		return fmt.Errorf("the arena holds %d bytes, of which %d are known", s.arena.bytes, n)
+	}
+	return nil
+}
+
+// check also walks the free places: each place is in use or free, not both.
+func (f *flights) check() error {
+	if err := f.table.check(f.hashOf); err != nil {
+		return err
+	}
+	taken := make(map[uint32]bool, len(f.slab))
+	for ref := range f.table.all {
+		taken[ref] = true
+	}
+	for ref := f.free; ref != 0; ref = f.slab[ref-1].next {
+		if taken[ref-1] {
+			return fmt.Errorf("place %d is in use, or free twice", ref-1)
+		}
+		taken[ref-1] = true
+	}
+	if len(taken) != len(f.slab) {
+		return fmt.Errorf("%d of %d places are known", len(taken), len(f.slab))
+	}
+	return nil
+}
+
+// check says whether every reference is found from its home, and the tags are
+// what they should be.
+func (t *table) check(hashOf func(ref uint32) uint64) error {
+	n := 0
+	for slot, ref := range t.refs {
+		if slot < tagsAWord && t.tags[slot] != t.tags[len(t.refs)+slot] {
+			return fmt.Errorf("the copy of tag %d differs", slot)
+		}
+		if t.tags[slot] == 0 {
+			continue
+		}
+		n++
+		hash := hashOf(ref)
+		if t.tags[slot] != tagOf(hash) {
+			return fmt.Errorf("slot %d has tag %x, not %x", slot, t.tags[slot], tagOf(hash))
+		}
+		for i := t.home(hash); i != slot; i = t.wrap(i + 1) {
+			if t.tags[i] == 0 {
+				return fmt.Errorf("slot %d is empty, between slot %d and its home", i, slot)
+			}
+		}
+	}
+	if n != t.n || n*loadDen > len(t.refs)*loadNum {
+		return fmt.Errorf("%d slots are in use of %d, not %d", n, len(t.refs), t.n)
+	}
+	return nil
+}
+
+func (w waits) check() error {
+	for hash, r := range w {
+		if r.guests <= 0 {
+			return fmt.Errorf("an empty room for hash %x", hash)
+		}
+	}
+	return nil
+}

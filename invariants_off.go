@@ -1,0 +1,5 @@
+//go:build !invariants
+
+package idem
+
+const invariants = false
