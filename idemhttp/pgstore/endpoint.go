@@ -22,7 +22,7 @@ type Endpoint struct {
 	policy          idemhttp.Policy
 	pool            *pgxpool.Pool // where the endpoint works
 	site            *site         // nil: in the store's own pool
-	begin           string
+	begin           statement
 	exclusive       bool
 	withoutResponse bool
 	retries         int
@@ -40,7 +40,7 @@ func (s *Store) Endpoint(name string, p idemhttp.Policy, opts ...EndpointOption)
 	if err != nil {
 		return nil, err
 	}
-	e := &Endpoint{Endpoint: inner, store: s, policy: inner.Policy(seam.Pass{}), pool: s.pool, begin: "begin"}
+	e := &Endpoint{Endpoint: inner, store: s, policy: inner.Policy(seam.Pass{}), pool: s.pool, begin: beginSQL}
 	for i, opt := range opts {
 		if opt == nil {
 			return nil, refuseOption("option %d is nil", i)
@@ -77,7 +77,7 @@ func WithTxOptions(opts pgx.TxOptions) EndpointOption {
 		case !slices.Contains([]pgx.TxDeferrableMode{"", pgx.Deferrable, pgx.NotDeferrable}, opts.DeferrableMode):
 			return refuseOption("WithTxOptions: DeferrableMode %q is unknown", opts.DeferrableMode)
 		}
-		e.begin = beginText(opts)
+		e.begin = prepared(beginText(opts))
 		return nil
 	}
 }

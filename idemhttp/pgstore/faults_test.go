@@ -20,7 +20,7 @@ import (
 
 // isCommit reports whether a message of the client is the closing flush's COMMIT.
 func isCommit(m pgtest.Message) bool {
-	return m.Kind == 'P' && strings.HasPrefix(string(m.Body), "\x00commit\x00")
+	return m.Kind == 'P' && strings.Contains(string(m.Body), "\x00commit\x00")
 }
 
 // proxied makes an app whose pool goes through a proxy.

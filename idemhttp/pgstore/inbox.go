@@ -113,7 +113,7 @@ func (i *Inbox) settle(ctx context.Context, st *txState, fn func(ctx context.Con
 }
 
 func (i *Inbox) plan(id idem.Identity) plan {
-	p := plan{pool: i.store.pool, begin: "begin", ttl: i.retention}
+	p := plan{pool: i.store.pool, begin: beginSQL, ttl: i.retention}
 	if id.ID == "" {
 		return p
 	}

@@ -38,7 +38,7 @@ type session struct {
 type plan struct {
 	pool      *pgxpool.Pool
 	claim     *idemhttp.Claim // nil: without one, and without a look-up
-	begin     string
+	begin     statement
 	ttl       time.Duration // of the claim, from when it is written
 	exclusive bool
 	verify    bool // that pool leads to the store's database
@@ -79,8 +79,9 @@ var (
 	resetSQL = prepared(fmt.Sprintf("SELECT set_config('role', $1, false), set_config('lock_timeout', '%d', true)",
 		claimWait.Milliseconds()), pgtype.TextOID)
 
-	commitSQL   = statement{sql: "commit"}
-	rollbackSQL = statement{sql: "rollback"}
+	beginSQL    = prepared("begin")
+	commitSQL   = prepared("commit")
+	rollbackSQL = prepared("rollback")
 )
 
 // open begins a session, or returns the claim that is there already, or
@@ -128,7 +129,7 @@ func (ses *session) begin(ctx context.Context) (*idemhttp.Record, error) {
 	if claim != nil {
 		look = ses.store.addLookup(&f, claim.ID)
 	}
-	begin := f.addQuery(&query{stmt: statement{sql: ses.plan.begin}})
+	begin := f.add(ses.plan.begin)
 	state := f.add(stateSQL)
 	if claim != nil && ses.plan.exclusive {
 		lock = f.add(lockSQL, int8Param(ses.store.lockKey(claim.ID)))
@@ -222,7 +223,7 @@ func (ses *session) sendCommit(ctx context.Context, resp *idemhttp.Response) end
 		params := append(claimParams(*claim, ses.plan.ttl), answerParams(resp)...)
 		insert = f.add(ses.store.sql.insert, append(params, ses.now)...)
 	}
-	commit := f.addQuery(&query{stmt: commitSQL})
+	commit := f.add(commitSQL)
 	heard := mark.From(ctx)
 	heard.Committing()
 	err := f.run(ctx, ses.conn.Conn())
