@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -25,12 +26,14 @@ import (
 const (
 	schema   = "idem_paybench"
 	maxConns = 16
+	accounts = 1000
 )
 
 var clientCounts = []int{1, 8, 32}
 
 // bench is the four variants, each behind a server of its own.
 type bench struct {
+	load     load
 	pool     *pgxpool.Pool
 	client   *http.Client
 	variants []*variant
@@ -57,7 +60,18 @@ func (r *result) percentile(p int) time.Duration {
 	return r.latencies[(len(r.latencies)-1)*p/100]
 }
 
-func open(ctx context.Context) (*bench, error) {
+// load is what an endpoint does in its transaction.
+type load struct {
+	name string
+	work func(ctx context.Context, tx pgx.Tx) (id int64, err error)
+}
+
+var loads = []load{
+	{"A payment: an UPDATE of the account, an INSERT of the payment, an INSERT into an outbox.", transfer},
+	{"The least there is: one INSERT.", insert},
+}
+
+func open(ctx context.Context, l load) (*bench, error) {
 	dsn := os.Getenv("IDEM_POSTGRES_DSN")
 	if dsn == "" {
 		dsn = "postgres://postgres@127.0.0.1:5432/test?sslmode=disable"
@@ -71,9 +85,12 @@ func open(ctx context.Context) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{pool: pool, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	b := &bench{load: l, pool: pool, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	_, err = pool.Exec(ctx, `DROP SCHEMA IF EXISTS `+schema+` CASCADE; CREATE SCHEMA `+schema+`; CREATE TABLE `+schema+`.payments
-		(id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account text, cents bigint)`, pgx.QueryExecModeSimpleProtocol)
+		(id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account int, cents bigint);
+		CREATE TABLE `+schema+`.accounts (id int PRIMARY KEY, cents bigint);
+		CREATE TABLE `+schema+`.outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, event text);
+		INSERT INTO `+schema+`.accounts SELECT n, 0 FROM generate_series(1, `+fmt.Sprint(accounts)+`) n`, pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		return nil, err
 	}
@@ -109,8 +126,8 @@ func (b *bench) build(ctx context.Context) error {
 	plain := http.HandlerFunc(b.payInItsOwn)
 	b.add("no deduplication", plain, false)
 	b.add("claim and release", released.DeduplicateWithResponse(plain), true)
-	b.add("in the transaction", inTx.InTx(pay), true)
-	b.add("in the transaction, exclusive", exclusive.InTx(pay), true)
+	b.add("in the transaction", inTx.InTx(b.pay), true)
+	b.add("in the transaction, exclusive", exclusive.InTx(b.pay), true)
 	return nil
 }
 
@@ -131,7 +148,7 @@ func (b *bench) payInItsOwn(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		defer func() { _ = tx.Rollback(r.Context()) }()
 		var id int64
-		if id, err = work(r.Context(), tx); err == nil {
+		if id, err = b.load.work(r.Context(), tx); err == nil {
 			if err = tx.Commit(r.Context()); err == nil {
 				answer(w, id)
 				return
@@ -142,8 +159,8 @@ func (b *bench) payInItsOwn(w http.ResponseWriter, r *http.Request) {
 }
 
 // pay is the same in a transaction it is given.
-func pay(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
-	id, err := work(r.Context(), tx)
+func (b *bench) pay(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+	id, err := b.load.work(r.Context(), tx)
 	if err != nil {
 		return err
 	}
@@ -151,9 +168,22 @@ func pay(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
 	return nil
 }
 
-func work(ctx context.Context, tx pgx.Tx) (id int64, err error) {
-	row := tx.QueryRow(ctx, "INSERT INTO "+schema+".payments (account, cents) VALUES ($1, $2) RETURNING id", "a1", 500)
+func insert(ctx context.Context, tx pgx.Tx) (id int64, err error) {
+	row := tx.QueryRow(ctx, "INSERT INTO "+schema+".payments (account, cents) VALUES ($1, $2) RETURNING id", 1, 500)
 	return id, row.Scan(&id)
+}
+
+func transfer(ctx context.Context, tx pgx.Tx) (id int64, err error) {
+	account := 1 + rand.IntN(accounts)
+	if _, err := tx.Exec(ctx, "UPDATE "+schema+".accounts SET cents = cents - $1 WHERE id = $2", 500, account); err != nil {
+		return 0, err
+	}
+	row := tx.QueryRow(ctx, "INSERT INTO "+schema+".payments (account, cents) VALUES ($1, $2) RETURNING id", account, 500)
+	if err := row.Scan(&id); err != nil {
+		return 0, err
+	}
+	_, err = tx.Exec(ctx, "INSERT INTO "+schema+".outbox (event) VALUES ($1)", fmt.Sprintf(`{"payment":%d}`, id))
+	return id, err
 }
 
 func answer(w http.ResponseWriter, id int64) {

@@ -35,23 +35,37 @@ func main() {
 
 func run(slice time.Duration, rounds int, into string) error {
 	ctx := context.Background()
-	bench, err := open(ctx)
-	if err != nil {
-		return err
+	var text strings.Builder
+	for i, l := range loads {
+		if err := runLoad(ctx, l, slice, rounds, i == 0, &text); err != nil {
+			return err
+		}
 	}
-	defer bench.close(ctx)
-	if err := bench.measure(ctx, slice, rounds); err != nil {
-		return err
-	}
-	text, err := bench.report(ctx, slice, rounds)
-	if err != nil {
-		return err
-	}
-	fmt.Print(text)
+	fmt.Print(text.String())
 	if into == "" {
 		return nil
 	}
-	return replace(into, text)
+	return replace(into, text.String())
+}
+
+func runLoad(ctx context.Context, l load, slice time.Duration, rounds int, first bool, out *strings.Builder) error {
+	b, err := open(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer b.close(ctx)
+	if err := b.measure(ctx, slice, rounds); err != nil {
+		return err
+	}
+	if first {
+		about, err := b.about(ctx, slice, rounds)
+		if err != nil {
+			return err
+		}
+		out.WriteString(about)
+	}
+	out.WriteString(b.table())
+	return nil
 }
 
 // replace puts text between the marks of a Markdown file.

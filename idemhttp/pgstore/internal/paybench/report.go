@@ -9,21 +9,24 @@ import (
 	"time"
 )
 
-// report is the tables, and what they were measured on.
-func (b *bench) report(ctx context.Context, slice time.Duration, rounds int) (string, error) {
+// about is what the tables were measured on.
+func (b *bench) about(ctx context.Context, slice time.Duration, rounds int) (string, error) {
 	var server, fsync string
 	row := b.pool.QueryRow(ctx, "SELECT current_setting('server_version'), current_setting('fsync')")
 	if err := row.Scan(&server, &fsync); err != nil {
 		return "", err
 	}
+	return fmt.Sprintf("%s, %s, %d CPUs shared by client, service and PostgreSQL %s (fsync %s); %s; pool of %d; %d rounds of %v for each cell, taking turns. × is relative to no deduplication.\n\n",
+		time.Now().Format("2 January 2006"), cpuModel(), runtime.NumCPU(), server, fsync, runtime.Version(), maxConns, rounds, slice), nil
+}
+
+func (b *bench) table() string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "%s, %s, %d CPUs shared by client, service and PostgreSQL %s (fsync %s); %s; pool of %d; %d rounds of %v for each cell, taking turns.\n\n",
-		time.Now().Format("2 January 2006"), cpuModel(), runtime.NumCPU(), server, fsync, runtime.Version(), maxConns, rounds, slice)
-	out.WriteString("| requests per second (p50, p99) |")
+	fmt.Fprintf(&out, "%s\n\n| requests per second (p50, p99) |", b.load.name)
 	for _, n := range clientCounts {
-		fmt.Fprintf(&out, " %d clients |", n)
+		fmt.Fprintf(&out, " clients: %d |", n)
 	}
-	out.WriteString(" replays, 8 clients |\n|---|" + strings.Repeat("---|", len(clientCounts)+1) + "\n")
+	out.WriteString(" replays, clients: 8 |\n|---|" + strings.Repeat("---|", len(clientCounts)+1) + "\n")
 	base := b.variants[0]
 	for _, v := range b.variants {
 		fmt.Fprintf(&out, "| %s |", v.name)
@@ -40,7 +43,8 @@ func (b *bench) report(ctx context.Context, slice time.Duration, rounds int) (st
 		}
 		fmt.Fprintf(&out, " %s |\n", cell(v.replays))
 	}
-	return out.String(), nil
+	out.WriteString("\n")
+	return out.String()
 }
 
 func cell(r *result) string {
