@@ -194,6 +194,11 @@ func expectProblem(t testing.TB, w *httptest.ResponseRecorder, status int, reaso
 	assert.Contains(t, w.Body.String(), idemhttp.Refusal{Reason: reason}.Type())
 }
 
+// reader is a request's body.
+type reader func([]byte) (int, error)
+
+func (r reader) Read(p []byte) (int, error) { return r(p) }
+
 var errTest = errors.New("the endpoint's own error")
 
 // events are what Observe was told.

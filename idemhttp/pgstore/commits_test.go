@@ -25,7 +25,7 @@ func (a *app) failing(name string, do func(ctx context.Context, pool *pgxpool.Po
 		if err := do(r.Context(), a.pool); err != nil {
 			a.t.Logf("%s: %v", name, err)
 		}
-		w.WriteHeader(500)
+		w.WriteHeader(http.StatusInternalServerError)
 	}))
 	assert.Equal(a.t, 500, send(h, key(name)).Code)
 	w := send(h, key(name))
@@ -328,7 +328,7 @@ func TestReleaseModeSurvivesALostClaim(t *testing.T) {
 	})
 	h := a.endpoint().DeduplicateWithResponse(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.runs.Add(1)
-		w.WriteHeader(201)
+		w.WriteHeader(http.StatusCreated)
 	}))
 	first := send(h)
 	second := send(h)

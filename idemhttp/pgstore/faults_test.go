@@ -157,10 +157,10 @@ func TestCutAnywhereInReleaseMode(t *testing.T) {
 			}
 		}
 		if err != nil {
-			http.Error(w, err.Error(), 500)
+			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		w.WriteHeader(201)
+		w.WriteHeader(http.StatusCreated)
 	}))
 	for _, side := range []string{"client", "server"} {
 		for at, more := 0, true; more && at < 100; at++ {
@@ -222,7 +222,7 @@ func TestStoreIsDown(t *testing.T) {
 	expectRan(t, send(h), 201, "payment 1")
 	proxy.SetDown(true)
 	expectProblem(t, send(h), 503, idemhttp.StoreDown)
-	plain := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(204) })
+	plain := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	expectProblem(t, send(a.endpoint().Deduplicate(plain)), 503, idemhttp.StoreDown)
 	a.policy.FailOpen = true
 	assert.Equal(t, 204, send(a.endpoint().Deduplicate(plain)).Code)

@@ -22,8 +22,8 @@ import (
 // it got from it (rows, batches) beyond its return.
 type TxFunc func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error
 
-// ErrRollback, returned by a TxFunc or given to Fail, rolls the work back and
-// keeps no claim, but sends the answer that was written.
+// ErrRollback rolls the work back and keeps no claim, but sends the answer that
+// was written. It is returned by a TxFunc, or given to Fail.
 var ErrRollback = errors.New("idem: roll back and send the answer")
 
 var errNotKept = errors.New("idem: an answer with this status isn't kept")

@@ -136,7 +136,7 @@ func TestCallStillRunning(t *testing.T) {
 			strayed <- err
 		}()
 		a.awaitQuery(pid, "pg_sleep")
-		w.WriteHeader(201)
+		w.WriteHeader(http.StatusCreated)
 		return nil
 	}))
 	assert.Equal(t, 500, w.Code)

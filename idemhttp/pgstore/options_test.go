@@ -283,7 +283,7 @@ func TestWorkPoolElsewhere(t *testing.T) {
 			assert.Equal(t, 1, a.claims(), "claimed up front")
 			_, err := tx.Exec(r.Context(), "INSERT INTO work VALUES ('x')")
 			require.NoError(t, err)
-			w.WriteHeader(201)
+			w.WriteHeader(http.StatusCreated)
 			return after
 		}
 	}

@@ -204,7 +204,10 @@ func TestClientHangsUp(t *testing.T) {
 		req.Header.Set("Idempotency-Key", "k1")
 		return http.DefaultClient.Do(req)
 	}
-	_, err := post(ctx)
+	lost, err := post(ctx)
+	if err == nil {
+		lost.Body.Close()
+	}
 	require.Error(t, err)
 	<-left
 	<-settled
