@@ -26,7 +26,7 @@ import (
 // childEnv makes the test binary a server: "tx" or "release", and the schema.
 const childEnv = "IDEM_PGSTORE_TEST_SERVER"
 
-const childClaimTTL = 2 * time.Second
+const childClaimTTL = 5 * time.Second
 
 // childMain serves until it is killed. It prints its address, and "in" whenever
 // a request has done its work and hangs before its commit.
@@ -163,7 +163,7 @@ func TestKilledInMidRequest(t *testing.T) {
 				require.Eventually(t, func() bool {
 					status, text, err = second.post(false)
 					return err == nil && status != 409
-				}, 10*time.Second, 20*time.Millisecond)
+				}, 20*time.Second, 20*time.Millisecond)
 				assert.Greater(t, time.Since(claimed), childClaimTTL/2)
 			}
 			assert.Equal(t, 201, status, text)
