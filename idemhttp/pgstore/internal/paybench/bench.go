@@ -47,13 +47,28 @@ type variant struct {
 	replays *result         // at 8 clients; nil: it has none
 }
 
-// result is what was measured, over all rounds.
+// result is what was measured, round by round.
 type result struct {
-	took      time.Duration
+	rates     []float64 // requests per second
 	latencies []time.Duration
 }
 
-func (r *result) perSecond() float64 { return float64(len(r.latencies)) / r.took.Seconds() }
+func (r *result) perSecond() float64 { return median(r.rates) }
+
+// relative is the median of what each round has, relative to base in the same
+// round: what slows the machine down for a while slows both.
+func (r *result) relative(base *result) float64 {
+	ratios := make([]float64, len(r.rates))
+	for i, rate := range r.rates {
+		ratios[i] = rate / base.rates[i]
+	}
+	return median(ratios)
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/2]
+}
 
 func (r *result) percentile(p int) time.Duration {
 	slices.Sort(r.latencies)
@@ -247,6 +262,7 @@ func (b *bench) drive(ctx context.Context, v *variant, clients int, slice time.D
 		wg    sync.WaitGroup
 		mu    sync.Mutex
 		errs  error
+		done  int
 		start = time.Now()
 	)
 	for range clients {
@@ -261,11 +277,12 @@ func (b *bench) drive(ctx context.Context, v *variant, clients int, slice time.D
 			mu.Lock()
 			defer mu.Unlock()
 			into.latencies = append(into.latencies, own...)
+			done += len(own)
 			errs = errors.Join(errs, err)
 		})
 	}
 	wg.Wait()
-	into.took += time.Since(start)
+	into.rates = append(into.rates, float64(done)/time.Since(start).Seconds())
 	return errs
 }
 

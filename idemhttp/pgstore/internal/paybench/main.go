@@ -24,8 +24,8 @@ import (
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("paybench: ")
-	slice := flag.Duration("slice", 1500*time.Millisecond, "how long each variant runs at a time")
-	rounds := flag.Int("rounds", 6, "how often all of them take their turn")
+	slice := flag.Duration("slice", 500*time.Millisecond, "how long each variant runs at a time")
+	rounds := flag.Int("rounds", 21, "how often all of them take their turn")
 	into := flag.String("into", "", "write the table into this Markdown `file`, between its marks")
 	flag.Parse()
 	if err := run(*slice, *rounds, *into); err != nil {

@@ -16,7 +16,7 @@ func (b *bench) about(ctx context.Context, slice time.Duration, rounds int) (str
 	if err := row.Scan(&server, &fsync); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s, %s, %d CPUs shared by client, service and PostgreSQL %s (fsync %s); %s; pool of %d; %d rounds of %v for each cell, taking turns. × is relative to no deduplication.\n\n",
+	return fmt.Sprintf("%s, %s, %d CPUs shared by client, service and PostgreSQL %s (fsync %s); %s; pool of %d; %d rounds of %v for each cell, taking turns. Medians of the rounds; × is relative to no deduplication in the same round.\n\n",
 		time.Now().Format("2 January 2006"), cpuModel(), runtime.NumCPU(), server, fsync, runtime.Version(), maxConns, rounds, slice), nil
 }
 
@@ -33,7 +33,7 @@ func (b *bench) table() string {
 		for _, n := range clientCounts {
 			fmt.Fprintf(&out, " %s", cell(v.results[n]))
 			if v != base {
-				fmt.Fprintf(&out, ", %.2f×", v.results[n].perSecond()/base.results[n].perSecond())
+				fmt.Fprintf(&out, ", %.2f×", v.results[n].relative(base.results[n]))
 			}
 			out.WriteString(" |")
 		}
