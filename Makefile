@@ -29,6 +29,12 @@ test: modules services $(gotestsum) ## test every module, raced where cgo is the
 services: ## find or start RabbitMQ, PostgreSQL, Redis, pgbouncer
 	@scripts/services up || test "$$CI" != true
 
+# Each rule of the HTTP modules switched off in turn: a test must notice.
+.PHONY: mutants-http
+mutants-http: ## prove that the tests of idemhttp can fail (needs PostgreSQL, takes minutes)
+	cd idemhttp && go run ./internal/mutants
+	cd idemhttp/pgstore && test ! -f mutants.txt || go run github.com/idem-go/idem/idemhttp/internal/mutants
+
 .PHONY: invariants
 invariants: ## test the root module with its structure checked after each step
 	go test -count=1 -tags invariants ./...

@@ -6,6 +6,9 @@ require (
 	github.com/idem-go/idem v0.1.0
 	github.com/idem-go/idem/adapters/idemamqp v0.1.0
 	github.com/idem-go/idem/adapters/idemnats v0.1.0
+	github.com/idem-go/idem/idemhttp v0.1.0
+	github.com/idem-go/idem/idemhttp/pgstore v0.1.0
+	github.com/jackc/pgx/v5 v5.13.0
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
 	github.com/rabbitmq/amqp091-go v1.16.0
@@ -15,6 +18,9 @@ require (
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/minio/highwayhash v1.0.4 // indirect
 	github.com/nats-io/jwt/v2 v2.8.2 // indirect
@@ -22,7 +28,9 @@ require (
 	github.com/nats-io/nuid v1.0.1 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 )
 
@@ -30,4 +38,6 @@ replace (
 	github.com/idem-go/idem => ..
 	github.com/idem-go/idem/adapters/idemamqp => ../adapters/idemamqp
 	github.com/idem-go/idem/adapters/idemnats => ../adapters/idemnats
+	github.com/idem-go/idem/idemhttp => ../idemhttp
+	github.com/idem-go/idem/idemhttp/pgstore => ../idemhttp/pgstore
 )

@@ -12,7 +12,10 @@ import (
 
 func main() {
 	drawings := map[string]func(*canvas){
-		"generations.svg": generations,
+		"generations.svg":             generations,
+		"idempotent-http-release.svg": httpRelease,
+		"idempotent-http-tx.svg":      httpInTx,
+		"idempotent-http-where.svg":   httpWhere,
 	}
 	for name, draw := range drawings {
 		c := &canvas{}
@@ -39,6 +42,17 @@ text { font: 13px system-ui, sans-serif; fill: #1f2933 }
 .on { fill: #ffffff }
 .life { stroke: #c05621; stroke-width: 4; stroke-linecap: round }
 .dot { fill: #c05621 }
+.halo { paint-order: stroke; stroke: #ffffff; stroke-width: 4px }
+.title { font-weight: 600 }
+.actor { fill: #2f6f9f }
+.endpoint { fill: #e3f0fa }
+.call { stroke: #1f2933; stroke-width: 1.5 }
+.answer { stroke: #1f2933; stroke-width: 1.5; stroke-dasharray: 5 3 }
+.tip { fill: #1f2933 }
+.life-line { stroke: #cbd2d9; stroke-width: 2 }
+.danger { fill: #fde8dc; stroke: #c05621 }
+.safe { fill: #e3f4e6; stroke: #2f855a }
+.shell { fill: #2f6f9f; fill-opacity: 0.06; stroke: #9fc5e0 }
 `
 
 func (c *canvas) svg() []byte {

@@ -1,0 +1,253 @@
+package pgstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// A flush is what goes to the server in one write and is answered in one read:
+// one round trip, in every exec mode of pgx. It consists of groups; each group
+// ends with a Sync, so an error skips the rest of its own group and no more.
+// Outside a transaction block a group is a transaction of its own.
+type flush struct {
+	groups [][]*query
+	open   bool // the last group still takes queries
+	sent   bool // at least a part of it may have reached the server
+}
+
+// A query is one statement of a flush, with what the server answered.
+type query struct {
+	stmt          statement
+	params        [][]byte
+	paramFormats  []int16
+	resultFormats []int16
+	preparing     bool
+
+	fields []pgconn.FieldDescription
+	rows   [][][]byte
+	tag    pgconn.CommandTag
+	err    error
+}
+
+// A statement is one SQL text. Its parameters and results travel in the binary
+// format, which neither DateStyle nor bytea_output can change.
+type statement struct {
+	name string // of the prepared statement; empty: never prepared
+	sql  string
+	oids []uint32
+}
+
+// errSkipped is the error of a query that an earlier one of its group kept from
+// running.
+var errSkipped = errors.New("idem: not run, as an earlier statement failed")
+
+// errUndefinedStatement is the SQLSTATE of a prepared statement that is gone.
+const errUndefinedStatement = "26000"
+
+var inBinary = []int16{pgx.BinaryFormatCode}
+
+func prepared(sql string, oids ...uint32) statement {
+	sum := sha256.Sum256([]byte(sql))
+	return statement{name: "idem_" + hex.EncodeToString(sum[:12]), sql: sql, oids: oids}
+}
+
+// add puts a statement in the current group.
+func (f *flush) add(stmt statement, params ...[]byte) *query {
+	return f.addQuery(&query{stmt: stmt, params: params, paramFormats: inBinary, resultFormats: inBinary})
+}
+
+func (f *flush) addQuery(q *query) *query {
+	if !f.open {
+		f.groups = append(f.groups, nil)
+		f.open = true
+	}
+	last := len(f.groups) - 1
+	f.groups[last] = append(f.groups[last], q)
+	return q
+}
+
+// sync ends the current group.
+func (f *flush) sync() { f.open = false }
+
+// run sends the flush and reads all answers into its queries. It returns an
+// error only where the connection failed; what the server refused is in the
+// err of the queries.
+func (f *flush) run(ctx context.Context, conn *pgx.Conn) error {
+	names := namesOf(conn)
+	pipe := conn.PgConn().StartPipeline(ctx)
+	for _, group := range f.groups {
+		for _, q := range group {
+			q.send(pipe, names)
+		}
+		pipe.SendPipelineSync()
+	}
+	if err := pipe.Flush(); err != nil {
+		f.sent = !pgconn.SafeToRetry(err)
+		return f.fail(err)
+	}
+	f.sent = true
+	err := f.read(pipe, names)
+	if closeErr := pipe.Close(); err == nil && closeErr != nil && !isPgError(closeErr) {
+		err = closeErr
+	}
+	if err != nil {
+		return f.fail(err)
+	}
+	return nil
+}
+
+// fail gives err to every query that has no answer yet.
+func (f *flush) fail(err error) error {
+	err = fmt.Errorf("idem: connection: %w", err)
+	for _, group := range f.groups {
+		for _, q := range group {
+			if q.err == nil && q.tag.String() == "" {
+				q.err = err
+			}
+		}
+	}
+	return err
+}
+
+func (q *query) send(pipe *pgconn.Pipeline, names *stmtNames) {
+	if !names.use(q.stmt) {
+		pipe.SendQueryParams(q.stmt.sql, q.params, q.stmt.oids, q.paramFormats, q.resultFormats)
+		return
+	}
+	if known := names.known[q.stmt.name]; known != nil {
+		pipe.SendQueryStatement(known, q.params, q.paramFormats, q.resultFormats)
+		return
+	}
+	if !names.pending[q.stmt.name] {
+		q.preparing = true
+		names.pending[q.stmt.name] = true
+		pipe.SendPrepare(q.stmt.name, q.stmt.sql, q.stmt.oids)
+	}
+	pipe.SendQueryPrepared(q.stmt.name, q.params, q.paramFormats, q.resultFormats)
+}
+
+func (f *flush) read(pipe *pgconn.Pipeline, names *stmtNames) error {
+	defer clear(names.pending)
+	for _, group := range f.groups {
+		var failed error
+		for _, q := range group {
+			if failed != nil {
+				q.err = fmt.Errorf("%w: %w", errSkipped, failed)
+				continue
+			}
+			if err := q.read(pipe, names); err != nil {
+				return err
+			}
+			failed = q.err
+		}
+		if err := readSync(pipe, group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read takes the answer to one query. It returns an error only where the
+// connection failed.
+func (q *query) read(pipe *pgconn.Pipeline, names *stmtNames) error {
+	if q.preparing {
+		res, err := pipe.GetResults()
+		if err != nil {
+			return q.refused(err, names)
+		}
+		known, ok := res.(*pgconn.StatementDescription)
+		if !ok {
+			return fmt.Errorf("unexpected answer %T", res)
+		}
+		known.Name, known.SQL = q.stmt.name, q.stmt.sql
+		names.known[q.stmt.name] = known
+	}
+	res, err := pipe.GetResults()
+	if err != nil {
+		return q.refused(err, names)
+	}
+	reader, ok := res.(*pgconn.ResultReader)
+	if !ok {
+		return fmt.Errorf("unexpected answer %T", res)
+	}
+	result := reader.Read()
+	if result.Err != nil {
+		return q.refused(result.Err, names)
+	}
+	q.fields, q.rows, q.tag = result.FieldDescriptions, result.Rows, result.CommandTag
+	return nil
+}
+
+func (q *query) refused(err error, names *stmtNames) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	if pgErr.Code == errUndefinedStatement {
+		names.off = true
+	}
+	q.err = err
+	return nil
+}
+
+// readSync reads up to the end of the group. An error that the server reports
+// there (the implicit transaction could not commit) is the last query's.
+func readSync(pipe *pgconn.Pipeline, group []*query) error {
+	for {
+		res, err := pipe.GetResults()
+		switch {
+		case err != nil && !isPgError(err):
+			return err
+		case err != nil:
+			if last := group[len(group)-1]; last.err == nil {
+				last.err = err
+			}
+		case res == nil:
+			return errors.New("the server's answer ended early")
+		default:
+			if _, ok := res.(*pgconn.PipelineSync); ok {
+				return nil
+			}
+		}
+	}
+}
+
+func isPgError(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr)
+}
+
+// stmtNames are the statements this package prepared on one connection. Only
+// the exec mode that lets pgx prepare lets us: the others are what people set
+// where a pooler stands in between.
+type stmtNames struct {
+	off     bool
+	known   map[string]*pgconn.StatementDescription
+	pending map[string]bool // in the flush being sent
+}
+
+// stmtNamesKey is where a connection keeps its stmtNames.
+const stmtNamesKey = "github.com/idem-go/idem/idemhttp/pgstore"
+
+func namesOf(conn *pgx.Conn) *stmtNames {
+	data := conn.PgConn().CustomData()
+	if names, ok := data[stmtNamesKey].(*stmtNames); ok {
+		return names
+	}
+	cfg := conn.Config()
+	names := &stmtNames{
+		off:     cfg.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement || cfg.StatementCacheCapacity == 0,
+		known:   map[string]*pgconn.StatementDescription{},
+		pending: map[string]bool{},
+	}
+	data[stmtNamesKey] = names
+	return names
+}
+
+func (n *stmtNames) use(stmt statement) bool { return !n.off && stmt.name != "" }

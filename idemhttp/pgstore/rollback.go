@@ -1,0 +1,209 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idem-go/idem/idemhttp"
+	"github.com/idem-go/idem/idemhttp/internal/mark"
+)
+
+// strayTimeout is how long the end of a request waits for a call that the
+// endpoint left behind, once its connection is cut.
+const strayTimeout = time.Second
+
+// rollback ends the session without a commit, for the reason given. With look it
+// looks for another's claim in the same flush, ROLLBACK | Sync | look-up | Sync:
+// at READ COMMITTED the loser of a version conflict is UPDATE 0 and fails in a
+// way of its own, so no SQLSTATE tells a lost race from another failure.
+func (ses *session) rollback(ctx context.Context, why error, look bool) end {
+	ctx, cancel := detach(ctx)
+	defer cancel()
+	if unusable := ses.close(); unusable != nil {
+		if !look {
+			ses.release()
+			return end{ending: undone, err: why}
+		}
+		return ses.elsewhere(ctx, why, undone)
+	}
+	var f flush
+	if ses.conn.Conn().PgConn().TxStatus() != 'I' {
+		f.add(rollbackSQL)
+		f.sync()
+	}
+	fate := f.add(fateSQL, ses.xid)
+	f.sync()
+	var lookup *query
+	if look && ses.plan.claim != nil {
+		lookup = ses.store.addLookup(&f, ses.plan.claim.ID)
+	}
+	if err := f.run(ctx, ses.conn.Conn()); err != nil {
+		return ses.elsewhere(ctx, why, undone)
+	}
+	if ses.committedInside(fate) {
+		return ses.keepFromRunningAgain(ctx, why)
+	}
+	ses.release()
+	if lookup == nil {
+		return end{ending: undone, err: why}
+	}
+	return ses.judge(ctx, lookup, why, undone)
+}
+
+// committedInside reports whether the transaction was committed by a statement
+// of the endpoint's.
+func (ses *session) committedInside(fate *query) bool {
+	return fate.err == nil && len(fate.rows) == 1 && string(fate.rows[0][0]) == "committed"
+}
+
+// keepFromRunningAgain claims work that the endpoint committed behind our back,
+// without an answer, on the same connection.
+func (ses *session) keepFromRunningAgain(ctx context.Context, why error) end {
+	defer ses.release()
+	why = errors.Join(errEndedInside, why)
+	mark.From(ctx).Committed()
+	claim := ses.plan.claim
+	if claim == nil {
+		return end{ending: undone, err: why}
+	}
+	var f flush
+	params := append(claimParams(*claim, ses.plan.ttl), answerParams(nil)...)
+	write := f.add(ses.store.sql.answer, params...)
+	if err := errors.Join(f.run(ctx, ses.conn.Conn()), write.err); err != nil {
+		ses.store.log(ctx, slog.LevelError, "work was committed and could not be claimed: a repeat does it again", errAttr(err))
+	}
+	return end{ending: undone, err: why}
+}
+
+// elsewhere looks for the claim on another connection of the pool, as that of
+// the session is of no use any more.
+func (ses *session) elsewhere(ctx context.Context, why error, otherwise ending) end {
+	ses.release()
+	if ses.plan.claim == nil {
+		return end{ending: otherwise, err: why}
+	}
+	var lookup *query
+	err := ses.retryConnection(ctx, func(f *flush) { lookup = ses.store.addLookup(f, ses.plan.claim.ID) })
+	if err != nil {
+		ses.store.log(ctx, slog.LevelError, "the look-up after a failed commit failed", errAttr(err))
+		return end{ending: otherwise, err: errors.Join(why, err)}
+	}
+	return ses.judge(ctx, lookup, why, otherwise)
+}
+
+// retryConnection runs a flush that may be repeated on connections of the pool.
+func (ses *session) retryConnection(ctx context.Context, build func(*flush)) (err error) {
+	for n := 0; mayBeStale(ses.plan.pool, n); n++ {
+		conn, acquireErr := ses.plan.pool.Acquire(ctx)
+		if acquireErr != nil {
+			return fmt.Errorf("idem: no connection: %w", acquireErr)
+		}
+		var f flush
+		build(&f)
+		err = f.run(ctx, conn.Conn())
+		conn.Release()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// judge tells from a look-up how the session ended.
+func (ses *session) judge(ctx context.Context, lookup *query, why error, otherwise ending) end {
+	rec, found, err := recordOf(ses.plan.claim.ID, lookup)
+	switch {
+	case err != nil:
+		ses.store.log(ctx, slog.LevelError, "the look-up after a failed commit failed", errAttr(err))
+		return end{ending: otherwise, err: errors.Join(why, err)}
+	case !found:
+		return end{ending: otherwise, err: why}
+	case rec.Token == ses.plan.claim.Token:
+		mark.From(ctx).Committed()
+		return end{ending: committed}
+	case otherwise == unknown:
+		mark.From(ctx).RolledBack()
+	}
+	return end{ending: overtaken, rec: rec, err: why}
+}
+
+// close shuts the transaction for the endpoint. It returns nil while the
+// connection can be used to end it. One on which a call is under way is cut: who
+// knows what it would do. (Rows that nobody closed make the next flush fail.)
+func (ses *session) close() error {
+	if ses.conn == nil {
+		return pgconn.ErrConnClosed
+	}
+	quiet := ses.core.close()
+	if quiet != nil {
+		ses.cut(quiet)
+		return errStillInUse
+	}
+	if ses.conn.Conn().IsClosed() {
+		return pgconn.ErrConnClosed
+	}
+	return nil
+}
+
+// cut closes the socket under a running call, and gives the connection back when
+// the call has returned, which may take longer than the request.
+func (ses *session) cut(quiet <-chan struct{}) {
+	conn := ses.conn
+	ses.conn = nil
+	_ = conn.Conn().PgConn().Conn().Close()
+	gone := func() {
+		<-quiet
+		conn.Release()
+	}
+	timer := time.NewTimer(strayTimeout)
+	defer timer.Stop()
+	select {
+	case <-quiet:
+		gone()
+	case <-timer.C:
+		go gone()
+	}
+}
+
+// release gives the connection back. One that was handed out past the guard is
+// closed instead: somebody may still hold it.
+func (ses *session) release() {
+	conn := ses.conn
+	if conn == nil {
+		return
+	}
+	ses.conn = nil
+	if !ses.core.wasExposed() || conn.Conn().IsClosed() {
+		conn.Release()
+		return
+	}
+	bare := conn.Hijack()
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), strayTimeout)
+		defer cancel()
+		_ = bare.Close(ctx)
+	}()
+}
+
+// mayBeStale reports whether the n-th connection of a pool, from 0 on, may still
+// have died before it was used. After a server's restart all of them have; when
+// more than the pool holds have, something else is wrong.
+func mayBeStale(pool *pgxpool.Pool, n int) bool {
+	return n < attempts || n < int(pool.Stat().MaxConns())+attempts // Stat takes the pool's lock
+}
+
+// lockKey is the advisory lock of an id: of the table, too, as stores of one
+// database don't share their ids.
+func (s *Store) lockKey(id idemhttp.ID) int64 {
+	h := fnv.New64a()
+	h.Write([]byte(s.table))
+	h.Write(id[:])
+	return int64(h.Sum64())
+}
