@@ -1,6 +1,7 @@
 package idemwatermill
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -122,18 +123,42 @@ func TestCloseEndsHoldsOfMessagesWithAContextOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestAMessageWhoseTimeIsOverIsNotBegun(t *testing.T) {
-	r := newRig(t)
-	msg := identified("a")
-	ctx, cancel := contextOf(t)
+// over gives a message a context that is done: its own, or its subscription's.
+func over(msg *message.Message, own bool) *message.Message {
+	done, cancel := context.WithCancel(context.Background())
 	cancel()
-	msg.SetContext(ctx)
-	outputs, err := r.dedup(r.ok)(msg)
-	require.NoError(t, err)
-	assert.Empty(t, outputs)
-	assert.True(t, isClosed(msg.Nacked()))
-	assert.Empty(t, r.ranSoFar())
-	assert.Equal(t, uint64(1), r.guard.Stats().Released)
+	if own {
+		msg.SetContext(done)
+	} else {
+		msg.SetContext(context.WithValue(context.Background(), subscriptionKey{}, done))
+	}
+	return msg
+}
+
+func TestAMessageWhoseTimeIsOverIsNotBegun(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		r := newRig(t)
+		msg := over(identified("a"), own)
+		outputs, err := r.dedup(r.ok)(msg)
+		require.NoError(t, err)
+		assert.Empty(t, outputs)
+		assert.True(t, isClosed(msg.Nacked()))
+		assert.Empty(t, r.ranSoFar())
+		assert.Equal(t, uint64(1), r.guard.Stats().Released)
+	}
+}
+
+// The ack ends a message's context, and it can't be given back: it runs.
+func TestAMessageThatIsAckedAlreadyRuns(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		r := newRig(t)
+		msg := over(identified("a"), own)
+		msg.Ack()
+		outputs, err := r.dedup(r.ok)(msg)
+		require.NoError(t, err)
+		assert.Len(t, outputs, 1)
+		r.eventually(func() bool { return r.guard.Stats().Completed == 1 })
+	}
 }
 
 // Handlers that run when the router closes: what they return is published and

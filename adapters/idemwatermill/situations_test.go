@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/idem-go/idem"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -268,28 +269,30 @@ func TestIDThatFailsIsNotRun(t *testing.T) {
 	require.ErrorContains(t, err, "idemwatermill: ")
 }
 
-// Each handler of a topic gets each message, and a second topic is another one.
+// Each handler of a topic gets each message, and another topic's are others.
 func TestHandlersAndTopicsAreTheDestination(t *testing.T) {
 	r := newRig(t)
-	router, err := message.NewRouter(message.RouterConfig{}, nil)
-	require.NoError(t, err)
-	router.AddMiddleware(r.dedup)
-	fan := map[string]string{"billing": "orders", "shipping": "orders.copy", "audit": "orders"}
-	h := func(msg *message.Message) error {
-		r.ran(message.NewMessage("", []byte(message.HandlerNameFromCtx(msg.Context()))))
-		return nil
-	}
-	for name, topic := range fan {
-		router.AddConsumerHandler(name, topic+"/"+name, r.connect(), h)
-	}
-	run(t, router)
-	for range 2 {
-		for name, topic := range fan {
-			require.NoError(t, r.Publish(topic+"/"+name, identified("a")))
+	pubsub := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, nil)
+	for _, handlers := range []map[string]string{
+		{"billing": "orders", "shipping": "orders"},
+		{"billing": "returns"}, // in a router of its own
+	} {
+		router, err := message.NewRouter(message.RouterConfig{}, nil)
+		require.NoError(t, err)
+		router.AddMiddleware(r.dedup)
+		for name, topic := range handlers {
+			router.AddConsumerHandler(name, topic, pubsub, func(*message.Message) error {
+				r.ran(message.NewMessage("", []byte(topic+" "+name)))
+				return nil
+			})
 		}
+		run(t, router)
 	}
-	r.eventually(func() bool { acks, _, _ := r.counts(); return acks == 6 })
-	assert.ElementsMatch(t, []string{"billing", "shipping", "audit"}, r.ranSoFar())
+	for range 2 {
+		require.NoError(t, pubsub.Publish("orders", identified("a")))
+		require.NoError(t, pubsub.Publish("returns", identified("a")))
+	}
+	assert.ElementsMatch(t, []string{"orders billing", "orders shipping", "returns billing"}, r.ranSoFar())
 }
 
 // The guard looks at the id alone: one of two topics is enough.

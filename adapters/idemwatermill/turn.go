@@ -200,9 +200,9 @@ func (t *turn) settle(o idem.Outcome) {
 		return
 	}
 	switch {
-	case o != idem.Ack && o != idem.Reject, t.before == idem.Requeue:
+	case o != idem.Ack && o != idem.Reject:
 		t.m.guard.Release(t.claim) // before the nack: the copy can come back at once
-	case t.before == idem.Ack, t.acked == nil: // nil: not of NewMessage, nobody can see an ack
+	case t.acked == nil: // not of NewMessage: nobody can see an ack
 		conclude(t.m.guard, t.claim, o)
 	case t.claim.Token() != 0:
 		t.m.watch(t, o)
