@@ -139,7 +139,7 @@ func TestFailedVerbGivesTheRecordBack(t *testing.T) {
 	cancel()
 	for name, verb := range map[string]func(*Delivery) error{
 		"ack":               ack,
-		"ack in vain":       func(d *Delivery) error { return d.Ack(done) }, // a select would go either way by chance
+		"ack in vain":       func(d *Delivery) error { return d.Ack(done) },
 		"requeue, retry":    requeue(errHandler),
 		"requeue in vain":   func(d *Delivery) error { return d.Requeue(done, nil) },
 		"reject":            reject(errHandler),
@@ -166,6 +166,21 @@ func TestFailedVerbGivesTheRecordBack(t *testing.T) {
 			require.Equal(t, int64(1), r.committed(0))
 		})
 	}
+}
+
+// Not by chance, either.
+func TestVerbOnADoneContextAlwaysGivesTheRecordBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.produce(0, "a")
+	m := r.join()
+	m.source.rest = time.Millisecond
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 {
+		require.ErrorIs(t, m.next().Ack(done), context.Canceled)
+	}
+	require.NoError(t, ack(m.next()))
 }
 
 func nothingWrong(context.Context, *kgo.Record, error) error { return nil }

@@ -65,7 +65,15 @@ func TestTwoConsumersWithOneGuardRunARecordOnce(t *testing.T) {
 }
 
 func TestDeliveriesOfARevokedPartitionTouchNoOffset(t *testing.T) {
-	t.Parallel()
+	for name, opt := range map[string]Option{"at once": WithRevokeWait(0), "noted only": WithCommitInterval(time.Hour)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			touchesNoOffset(t, opt)
+		})
+	}
+}
+
+func touchesNoOffset(t *testing.T, opt Option) {
 	r := newRig(t, 2)
 	r.produce(0, ids("a", 5)...)
 	r.produce(1, ids("b", 5)...)
@@ -84,7 +92,7 @@ func TestDeliveriesOfARevokedPartitionTouchNoOffset(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r.t = t
-			first := r.join(WithRetry(called), WithDeadLetter(called))
+			first := r.join(opt, WithRetry(called), WithDeadLetter(called))
 			var out [2]*Delivery
 			for range out {
 				d := first.next()
@@ -102,6 +110,7 @@ func TestDeliveriesOfARevokedPartitionTouchNoOffset(t *testing.T) {
 			require.NoError(t, theirs.Requeue(t.Context(), nil))
 			ours := out[1-d.Record().Partition]
 			require.NoError(t, ours.Ack(t.Context()), "the other partition is still ours")
+			require.NoError(t, first.source.Commit(t.Context()))
 			assert.Equal(t, ours.Record().Offset+1, r.committed(ours.Record().Partition))
 			second.leave()
 			first.leave()
@@ -285,6 +294,39 @@ func TestCommitThatIsOvertakenByARebalance(t *testing.T) {
 	require.ErrorIs(t, <-result, ErrLost)
 	assert.True(t, part.gone)
 	assert.Empty(t, r.commits(0))
+}
+
+// slowPoll is a hook that holds up a poll between the client and the source.
+type slowPoll struct{ polled, goOn chan struct{} }
+
+func (h slowPoll) OnFetchRecordUnbuffered(*kgo.Record, bool) {
+	select {
+	case h.polled <- struct{}{}:
+		<-h.goOn
+	default:
+	}
+}
+
+// What was polled is taken over before a rebalance can come: a record of an
+// earlier assignment must not be taken for one of a later.
+func TestRebalanceWaitsUntilWhatWasPolledIsTakenOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 2)
+	r.produce(0, "a")
+	r.produce(1, "b")
+	hook, blocked := slowPoll{make(chan struct{}, 1), make(chan struct{})}, make(chan struct{}, 100)
+	first := r.joinAs(HeaderID("id"), []kgo.Opt{kgo.WithHooks(hook), kgo.OnPartitionsCallbackBlocked(func(context.Context, *kgo.Client) {
+		blocked <- struct{}{}
+	})})
+	next := make(chan *Delivery)
+	go func() { next <- first.next() }()
+	r.eventually(func() bool { return len(hook.polled) == 1 })
+	second := r.join()
+	<-blocked
+	assert.Equal(t, 2, first.has())
+	close(hook.goOn)
+	require.NotNil(t, <-next)
+	second.moved()
 }
 
 // Members come and go while handlers run, and now and then fail. Counted: every

@@ -149,15 +149,16 @@ const pollMax = 256
 // poll takes over what the client has, or waits until it has something or until
 // a partition is ready.
 func (s *Source) poll(ctx context.Context, client *kgo.Client) error {
-	if wait, due := s.untilCommit(); due {
+	wait, due := s.untilCommit()
+	if due {
 		s.commitIdle(ctx)
-	} else if wait > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, wait)
-		defer cancel()
+		return nil // there may be more by now, or it may have failed
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if wait > 0 {
+		defer time.AfterFunc(wait, cancel).Stop()
+	}
 	if !s.sleep(cancel) {
 		return nil
 	}

@@ -249,7 +249,7 @@ func TestCommitIntervalWhileNextWaits(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.produce(0, "a", "b")
-	m := r.join(WithCommitInterval(500 * time.Millisecond))
+	m := r.join(WithCommitInterval(300 * time.Millisecond))
 	require.NoError(t, ack(m.next())) // the first of all commits
 	d := m.next()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -263,6 +263,8 @@ func TestCommitIntervalWhileNextWaits(t *testing.T) {
 		defer m.source.mu.Unlock()
 		return m.source.wake != nil
 	})
+	// It fails twice, and isn't forgotten.
+	r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Count: 2})
 	require.NoError(t, ack(d))
 	r.settled(0, 2)
 	cancel()
