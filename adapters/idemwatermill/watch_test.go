@@ -175,6 +175,23 @@ func TestAHoldEndsOnTime(t *testing.T) {
 	})
 }
 
+// The ack has ended its context, which says nothing about the work.
+func TestACopyThatIsAckedAlreadyIsHeldToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		first, second := identified("a"), over(identified("a"), true)
+		second.Ack()
+		handled(t, r, first)
+		held := make(chan error, 1)
+		go func() { _, err := r.dedup(r.ok)(second); held <- err }()
+		synctest.Wait()
+		assert.Empty(t, held)
+		first.Ack()
+		require.NoError(t, <-held)
+		assert.Len(t, r.ranSoFar(), 1)
+	})
+}
+
 func TestARequeuedCopyRestsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, WithInFlight(idem.RequeueInFlight))
