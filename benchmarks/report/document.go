@@ -35,4 +35,7 @@ func rewrite(document string, blocks []block) (string, error) {
 }
 
 // block is a named part of the document that a program writes.
-type block struct{ name, text string }
+type block struct {
+	name, text string
+	empty      bool // nothing that it says was measured
+}

@@ -9,12 +9,12 @@ import (
 func (r *results) goals() string {
 	t := newTable("asked for", "reached", "")
 	most := func(title string, limit, got float64, unit string) {
-		t.row(fmt.Sprintf("%s: at most %s%s", title, number(limit), unit), number(got)+unit, verdict(got <= limit))
+		t.row(fmt.Sprintf("%s: at most %s%s", title, number(limit), unit), number(got)+unit, verdict(got, got <= limit))
 	}
 	least := func(title string, limit float64, mode string) {
 		ratio, rival := r.closest(mode)
 		t.row(fmt.Sprintf("%s: at least %s as fast as the fastest bounded library", title, times(limit)),
-			fmt.Sprintf("%s (%s)", times(ratio), rival), verdict(ratio >= limit))
+			fmt.Sprintf("%s (%s)", times(ratio), rival), verdict(ratio, ratio >= limit))
 	}
 	least("TryBegin + Complete, serial", 4, "serial")
 	least("TryBegin + Complete, 16 goroutines a core", 1.5, "parallel")
@@ -26,8 +26,11 @@ func (r *results) goals() string {
 	return t.String()
 }
 
-func verdict(reached bool) string {
-	if reached {
+func verdict(got float64, reached bool) string {
+	switch {
+	case math.IsNaN(got):
+		return "?"
+	case reached:
 		return "yes"
 	}
 	return "**no**"
@@ -36,9 +39,10 @@ func verdict(reached bool) string {
 // closest returns the rival that comes closest to the guard, and how many times as
 // long it takes.
 func (r *results) closest(mode string) (ratio float64, rival string) {
-	ratio = math.Inf(1)
+	ratio, rival = math.NaN(), "none"
 	for _, k := range rivals() {
-		if x := r.ratio(firstSeen("unique", mode, k.Name), firstSeen("unique", mode, "idem"), "ns/op"); x < ratio {
+		x := r.ratio(firstSeen("unique", mode, k.Name), firstSeen("unique", mode, "idem"), "ns/op")
+		if x < ratio || math.IsNaN(ratio) && !math.IsNaN(x) {
 			ratio, rival = x, k.Name
 		}
 	}

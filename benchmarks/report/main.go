@@ -74,25 +74,38 @@ func (r *results) publish(curves []curve, docs string, out io.Writer) error {
 	return nil
 }
 
+// blocks are all that programs write in the document.
 func (r *results) blocks(curves []curve) []block {
-	return []block{
-		{"stamp", r.stamp()},
-		{"goals", r.goals()},
-		{"peers", r.usual()},
-		{"faults", r.faults()},
-		{"loads", r.loads()},
-		{"lengths", r.lengths()},
-		{"sizes", r.sizes()},
-		{"calls", r.calls()},
-		{"growth", r.growing()},
-		{"horizon", horizonTable(curves, horizonRates)},
+	var blocks []block
+	for _, one := range []struct {
+		name string
+		text func() string
+	}{
+		{"stamp", r.stamp},
+		{"goals", r.goals},
+		{"peers", r.usual},
+		{"faults", r.faults},
+		{"loads", r.loads},
+		{"lengths", r.lengths},
+		{"sizes", r.sizes},
+		{"calls", r.calls},
+		{"growth", r.growing},
+		{"horizon", func() string { return horizonTable(curves, horizonRates) }},
+	} {
+		asked, missing := r.asked, len(r.missing)
+		b := block{name: one.name, text: one.text()}
+		b.empty = r.asked > asked && r.asked-asked == len(r.missing)-missing
+		blocks = append(blocks, b)
 	}
+	return blocks
 }
 
 // print is for a run of some of the benchmarks.
 func (r *results) print(blocks []block, out io.Writer) error {
 	for _, b := range blocks {
-		fmt.Fprintf(out, "%s\n\n%s\n", b.name, b.text)
+		if !b.empty {
+			fmt.Fprintf(out, "%s\n\n%s\n", b.name, b.text)
+		}
 	}
 	slices.Sort(r.missing)
 	missing := slices.Compact(r.missing)

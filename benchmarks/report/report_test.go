@@ -188,7 +188,7 @@ func TestReportIsAsItWas(t *testing.T) {
 func blocksOf(document string) (blocks []block) {
 	for _, piece := range strings.Split(document, "<!-- bench: ")[1:] {
 		if name, text, _ := strings.Cut(piece, " -->\n"); name != "end" {
-			blocks = append(blocks, block{name, text})
+			blocks = append(blocks, block{name: name, text: text})
 		}
 	}
 	return blocks
@@ -233,12 +233,14 @@ func TestAPartOfARunLeavesTheDocumentAlone(t *testing.T) {
 	r := parsed(t, complete()[:8])
 	require.NoError(t, r.publish(madeUpCurves(), filepath.Join(t.TempDir(), "none"), &printed))
 	assert.Contains(t, printed.String(), "The document is as it was")
-	assert.Contains(t, printed.String(), "TryBegin + Complete")
+	assert.Contains(t, printed.String(), "each 1,000 times", "the table there is a part of")
+	assert.NotContains(t, printed.String(), "TryBegin + Release", "a table there is nothing of")
+	assert.Contains(t, printed.String(), "?× (none) | ? |", "no verdict without a figure")
 }
 
 func TestRewriteWantsEachBlockOnce(t *testing.T) {
 	const text = "a\n<!-- bench: x -->\nold\n<!-- bench: end -->\nb\n"
-	got, err := rewrite(text, []block{{"x", "new\n"}})
+	got, err := rewrite(text, []block{{name: "x", text: "new\n"}})
 	require.NoError(t, err)
 	assert.Equal(t, "a\n<!-- bench: x -->\nnew\n<!-- bench: end -->\nb\n", got)
 	for name, document := range map[string]string{
@@ -247,7 +249,7 @@ func TestRewriteWantsEachBlockOnce(t *testing.T) {
 		"without an end": "<!-- bench: x -->\nold\n",
 		"the next one's": "<!-- bench: x -->\nold\n<!-- bench: y -->\n<!-- bench: end -->\n",
 	} {
-		_, err := rewrite(document, []block{{"x", "new\n"}})
+		_, err := rewrite(document, []block{{name: "x", text: "new\n"}})
 		require.ErrorContains(t, err, "report: ", name)
 	}
 }

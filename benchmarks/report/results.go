@@ -14,7 +14,8 @@ import (
 type results struct {
 	config  map[string]string               // what the file says of itself: date, commit, cpu
 	values  map[string]map[string][]float64 // by a benchmark's name, without prefix and cores, and unit
-	missing []string                        // what was asked for and isn't there
+	asked   int                             // how many figures were asked for
+	missing []string                        // those that aren't there
 }
 
 // read reads the output of go test -bench, of any number of passes one behind the
@@ -84,6 +85,7 @@ func (r *results) passes() int {
 // noted.
 func (r *results) all(name, unit string) []float64 {
 	values := r.values[name][unit]
+	r.asked++
 	if len(values) == 0 {
 		r.missing = append(r.missing, name+" "+unit)
 	}
