@@ -121,7 +121,7 @@ func (c *crew[D]) giveBack(d D) {
 			t.abandon()
 		}
 	}()
-	_ = t.drop(Requeue, nil, slog.LevelDebug, "idem: stopping, delivery given back") // logged there
+	_ = t.drop(Requeue, nil, slog.LevelDebug, "idem: stopping, giving a delivery back") // logged there
 }
 
 // serve is a worker's turn with one delivery.

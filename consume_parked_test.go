@@ -102,8 +102,23 @@ func TestAParkedOneThatFindsNoPlaceInTimeIsGivenBack(t *testing.T) {
 		h.HoldTimeout = 10 * time.Second
 		time.AfterFunc(5*time.Second, func() { h.guard.Release(elsewhere) })
 		require.NoError(t, h.Consume(t.Context(), 1, inOrder(feedOf(parked, long))))
-		assert.Equal(t, []string{"InFlight", "Begun", "long: handle", "parked: Requeue", "Complete", "long: Ack"}, h.diary.read())
+		assert.Equal(t, []string{"InFlight", "Begun", "long: handle", "Begun", "Release", "parked: Requeue", "Complete", "long: Ack"}, h.diary.read())
 		assert.NoError(t, parked.only(t).cause)
+	})
+}
+
+// A copy whose message was completed meanwhile needs no worker: it is acked, also
+// where none is free in time.
+func TestAParkedOneThatIsCompletedNeedsNoWorker(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		h := newHookRig(t, takes(time.Minute))
+		h.HoldTimeout = 10 * time.Second
+		elsewhere := h.begun(t, "a")
+		time.AfterFunc(time.Second, func() { h.guard.Complete(elsewhere) })
+		copied, slow := h.arrive("a"), h.arrive("slow")
+		require.NoError(t, h.Consume(t.Context(), 1, inOrder(feedOf(copied, slow))))
+		assert.Equal(t, idem.Ack, copied.only(t).outcome)
+		assert.Equal(t, idem.Ack, slow.only(t).outcome)
 	})
 }
 

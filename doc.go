@@ -93,10 +93,10 @@
 // before it lands, so the bounds are exact for the guard as a whole. A shard
 // compares the era it knows with the current one when it is next asked, under its
 // lock, and empties the sets of generations that are over. A shard that nobody
-// asks is behind, but nobody can see that. The call that turned a generation then
+// asks is behind, but nobody can see that. The call that rotated the generations then
 // goes round all shards, one lock at a time, so that memory is given back.
 //
-// An id that has reserved its place and lands after the next turn lands in the
+// An id that has reserved its place and lands after the next rotation lands in the
 // set of the generation it counts for, which is consulted as long as it should
 // be: it is as if the two had come in the other order.
 //

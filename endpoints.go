@@ -39,8 +39,8 @@ var ErrLocalEndpoint = errors.New("idem: a local endpoint has no redelivery to g
 // Endpoints is the policy for all listeners of a process, and keeps their
 // guards. A guard belongs to the endpoint, not to the receiver: the same name
 // gives the same guard, before and after a receiver is rebuilt, which is when a
-// broker redelivers. Make one with [NewEndpoints]. All methods may be called
-// from any number of goroutines.
+// broker redelivers. Make one with [NewEndpoints]; the zero Endpoints has the
+// default policy. All methods may be called from any number of goroutines.
 type Endpoints struct {
 	policy config
 
@@ -102,6 +102,9 @@ func (ep Endpoint) check() error {
 func (e *Endpoints) register(ep Endpoint, opts []Option) (known *registered, isNew bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.known == nil { // a zero Endpoints
+		e.policy, e.known = defaultConfig(), make(map[string]*registered)
+	}
 	if known = e.known[ep.Name]; known != nil {
 		return known, false, known.agrees(ep, opts)
 	}

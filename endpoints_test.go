@@ -264,6 +264,19 @@ func TestAllHoldsNoLockInTheLoop(t *testing.T) {
 	assert.Equal(t, []string{"a", "a'", "b", "b'"}, slices.Sorted(maps.Keys(maps.Collect(all))), "each range looks anew")
 }
 
+func TestTheZeroEndpointsHasTheDefaultPolicy(t *testing.T) {
+	var endpoints idem.Endpoints
+	assert.Empty(t, maps.Collect(endpoints.All()))
+	guard, err := endpoints.Guard(idem.Endpoint{Name: "orders"})
+	require.NoError(t, err)
+	again, err := endpoints.Guard(idem.Endpoint{Name: "orders"}, idem.WithWindow(5*time.Minute), idem.WithMaxTracked(100_000))
+	require.NoError(t, err)
+	assert.Same(t, guard, again)
+	claim, state := guard.TryBegin(idem.ID("a"))
+	assert.Equal(t, idem.Begun, state)
+	guard.Complete(claim)
+}
+
 func TestEndpointsAreForManyGoroutines(t *testing.T) {
 	log := captureDefaultLog(t)
 	endpoints := hookEndpoints(t)

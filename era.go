@@ -101,9 +101,9 @@ func (e *era) open(now time.Time, half time.Duration) bool {
 	return e.young.alive() && d < half
 }
 
-// turned returns the era that follows e when an id lands at now that the young
+// rotated returns the era that follows e when an id lands at now that the young
 // generation doesn't take.
-func (e *era) turned(now time.Time, bySize bool) *era {
+func (e *era) rotated(now time.Time, bySize bool) *era {
 	next := &era{number: e.number, young: newGeneration(now), floor: e.floor, cut: e.cut}
 	if !e.young.alive() {
 		next.old = e.old
@@ -126,7 +126,7 @@ func (e *era) horizon(now time.Time, half time.Duration) time.Duration {
 	return min(half, max(0, d))
 }
 
-// eras replaces one era by the next. It has no lock: a turn is one
+// eras replaces one era by the next. It has no lock: a rotation is one
 // compare-and-swap, and every shard follows when it next looks.
 type eras struct {
 	line  *timeline
@@ -135,8 +135,8 @@ type eras struct {
 	limit int64         // it takes that many ids
 
 	current atomic.Pointer[era]
-	turned  atomic.Bool   // shards may hold sets of generations that are over
-	early   atomic.Uint64 // turns by size, before half
+	untidy  atomic.Bool   // shards may hold sets of generations that are over
+	early   atomic.Uint64 // rotations by size, before half
 }
 
 func (c *eras) init(line *timeline, half, life time.Duration, limit int64) {
@@ -173,7 +173,7 @@ func (c *eras) reserve(now moment) *era {
 		if open && e.young.take(c.limit) {
 			return e
 		}
-		if next := e.turned(c.line.time(now), open); c.replace(e, next) {
+		if next := e.rotated(c.line.time(now), open); c.replace(e, next) {
 			c.countEarly(open)
 			return next
 		}
@@ -192,7 +192,7 @@ func (c *eras) replace(e, next *era) bool {
 		return false
 	}
 	if next.number != e.number {
-		c.turned.Store(true)
+		c.untidy.Store(true)
 	}
 	return true
 }

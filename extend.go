@@ -27,7 +27,8 @@ func (t *turn[D]) keepAlive() *keeper {
 	return k
 }
 
-// leaseOf is how long guard keeps a claim in flight, at the least.
+// leaseOf is how long guard keeps a claim in flight, at the least. Of a guard from
+// elsewhere it isn't known: the default.
 func leaseOf(guard IdempotencyGuard) time.Duration {
 	if g, ok := guard.(*Generational); ok && !g.off() {
 		return g.inFlight.half
@@ -68,10 +69,9 @@ func (k *keeper) stop() {
 	}
 }
 
-// end is stop on the ordinary way. A panic of Extend goes on from here, as if
-// the delivery's own goroutine had called it.
-func (k *keeper) end() {
-	k.stop()
+// raise lets a panic of Extend go on, once stopped, as if the delivery's own
+// goroutine had called it.
+func (k *keeper) raise() {
 	if k != nil && k.panicked != nil {
 		panic(k.panicked)
 	}

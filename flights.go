@@ -120,9 +120,12 @@ func (l *lapsed) add(f *flight) {
 
 // take forgets c and says whether it was there: a late claim settles once, too.
 func (l *lapsed) take(c Claim) bool {
-	for _, m := range [...]map[uint64]uint64{l.young, l.old} {
-		if hash, ok := m[c.token]; ok && hash == c.hash {
-			delete(m, c.token)
+	for _, m := range [...]*map[uint64]uint64{&l.young, &l.old} {
+		if hash, ok := (*m)[c.token]; ok && hash == c.hash {
+			delete(*m, c.token)
+			if len(*m) == 0 {
+				*m = nil // an empty map keeps the size it once had
+			}
 			return true
 		}
 	}

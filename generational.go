@@ -65,23 +65,31 @@ const (
 
 	shardsPerProc = 4
 
+	// Keys of so many ids, the longest there are, take half of what an arena's
+	// references reach: room for the shards to differ.
+	mostIDsAShard = 1 << 25
+
 	// A shard of less than a thousand ids costs more memory than its lock is
 	// worth.
 	idsPerShard = 1024
 )
 
 // shardsFor is a power of two: what keeps the goroutines that can run at once out
-// of each other's way, and no more. More shards are more places for a core to
-// have in its caches.
+// of each other's way, and no more, but what the references of a shard reach for.
+// More shards are more places for a core to have in its caches.
 func shardsFor(maxTracked, procs int) int {
 	wanted := max(1, min(maxShards, shardsPerProc*procs, maxTracked/idsPerShard))
+	if int64(maxTracked/2) > int64(wanted)*mostIDsAShard {
+		wanted = maxShards
+	}
 	return 1 << (bits.Len(uint(wanted)) - 1)
 }
 
 // limitFor is how many ids a generation takes: half of maxTracked, so that two
-// of them keep the bound. No machine has the memory for 1<<31; from there on a
-// shard's references would run out.
-func limitFor(maxTracked int) int64 { return min(int64(maxTracked/2), 1<<31) }
+// of them keep the bound, or as many as the references of all shards reach.
+func limitFor(maxTracked int) int64 {
+	return min(int64(maxTracked/2), maxShards*mostIDsAShard)
+}
 
 // twice d, or the longest duration there is.
 func twice(d time.Duration) time.Duration {
@@ -120,7 +128,9 @@ func (g *Generational) tryBegin(id Identity, look glance) (Claim, State) {
 // Complete says that the message is handled. A claim whose lease has run out is
 // remembered all the same, if the memory behind its id is still what it was at
 // TryBegin: by then the guard has forgotten the id and reads it there. A claim
-// in flight it knows by token and hash, and needs that memory no more.
+// in flight it knows by token and hash, and needs that memory no more. Of claims
+// whose lease has run out it knows the newest, about as many as maxTracked;
+// completing an older one changes nothing.
 func (g *Generational) Complete(c Claim) { g.settle(c, complete) }
 
 // Reject says that the message was dead-lettered. It changes nothing for a claim
@@ -128,8 +138,26 @@ func (g *Generational) Complete(c Claim) { g.settle(c, complete) }
 func (g *Generational) Reject(c Claim) { g.settle(c, reject) }
 
 // Release says that the message is not done. It changes nothing for a claim
-// whose lease has run out, and never forgets a message that was settled.
-func (g *Generational) Release(c Claim) { g.settle(c, release) }
+// whose lease has run out, and never forgets a message that was settled. It works
+// also while the clock panics: whoever cleans up after that must be able to.
+func (g *Generational) Release(c Claim) {
+	timed := false
+	defer func() {
+		if !timed {
+			g.releaseUntimed(c)
+		}
+	}()
+	g.settle(c, release)
+	timed = true
+}
+
+// releaseUntimed takes no notice of what time has done since the last call.
+func (g *Generational) releaseUntimed(c Claim) {
+	sh := g.shard(c.hash)
+	sh.mu.Lock()
+	defer sh.unlock()
+	sh.release(c)
+}
 
 func (g *Generational) settle(c Claim, v verb) {
 	if g.off() || c.hash == 0 {
@@ -159,9 +187,7 @@ func (g *Generational) Wait(ctx context.Context, id Identity) error {
 		if r == nil {
 			return nil
 		}
-		err := r.wait(ctx)
-		sh.leave(k.hash, r)
-		if err != nil {
+		if err := sh.await(ctx, k.hash, r); err != nil {
 			return err
 		}
 	}
@@ -184,7 +210,7 @@ func (g *Generational) Forget(id Identity) bool {
 	return forgotten
 }
 
-// Stats returns what the guard holds and has done, all as of one moment.
+// Stats returns what the guard holds and has done.
 func (g *Generational) Stats() Stats {
 	if g.off() {
 		return Stats{}
@@ -232,15 +258,14 @@ func (g *Generational) lockAll() []*shard {
 	return shards
 }
 
-// tidy lets every shard follow a turn, so that the memory of the ids it ended
+// tidy lets every shard follow a rotation, so that the memory of the ids it ended
 // is given back or used again, also where no id comes by.
 func (g *Generational) tidy(now moment) {
-	turned := g.terminal.turned.Load() || g.inFlight.turned.Load()
-	if !turned {
+	if !g.terminal.untidy.Load() && !g.inFlight.untidy.Load() {
 		return
 	}
-	g.terminal.turned.Store(false)
-	g.inFlight.turned.Store(false)
+	g.terminal.untidy.Store(false)
+	g.inFlight.untidy.Store(false)
 	for i := range g.shards {
 		if sh := g.shards[i].Load(); sh != nil {
 			sh.mu.Lock()

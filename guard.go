@@ -78,7 +78,8 @@ type IdempotencyGuard interface {
 	Wait(ctx context.Context, id Identity) error
 
 	// Complete says that the message is handled. It is remembered as Completed,
-	// also when the guard has taken the claim for lost meanwhile: the work is done.
+	// if it can be also when the guard has taken the claim for lost meanwhile: the
+	// work is done.
 	Complete(c Claim)
 
 	// Reject says that the message was dead-lettered. It is remembered as
@@ -112,12 +113,16 @@ func Begin(ctx context.Context, guard IdempotencyGuard, id Identity) (Claim, Sta
 			return Claim{}, InFlight, err
 		}
 		claim, state = lookAgain(guard, id)
+		if err := ctx.Err(); err != nil && state == InFlight {
+			return Claim{}, InFlight, err // whatever Wait looks at
+		}
 	}
 	return claim, state, nil
 }
 
 // lookAgain is TryBegin for a delivery that has been held: it was counted as a
-// duplicate when it was first looked at, and is the same delivery still.
+// duplicate when it was first looked at, and is the same delivery still. Guards
+// from elsewhere, also those around a Generational, can't be told, and count anew.
 func lookAgain(guard IdempotencyGuard, id Identity) (Claim, State) {
 	if g, ok := guard.(*Generational); ok {
 		return g.tryBegin(id, held)

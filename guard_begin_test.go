@@ -176,6 +176,22 @@ func TestBeginAndDoWorkWithAGuardWrittenElsewhere(t *testing.T) {
 	require.Equal(t, 1, f.released, "deferred; changes nothing once completed")
 }
 
+// hasty is a guard whose Wait looks neither at the claim nor at ctx.
+type hasty struct{ *foreignGuard }
+
+func (h hasty) Wait(context.Context, Identity) error { return nil }
+
+func (h hasty) TryBegin(Identity) (Claim, State) { return Claim{}, InFlight }
+
+func TestBeginEndsWithItsCtxWhateverWaitLooksAt(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	claim, state, err := Begin(ctx, hasty{&foreignGuard{}}, ID("a"))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, InFlight, state)
+	require.Zero(t, claim)
+}
+
 func TestDoRunsOncePerMessage(t *testing.T) {
 	g, _ := newGuard(t)
 	runs := 0

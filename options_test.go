@@ -159,6 +159,9 @@ func TestOptionsShards(t *testing.T) {
 	} {
 		assert.Equal(t, c.shards, shardsFor(c.maxTracked, c.procs), "maxTracked %d, %d processors", c.maxTracked, c.procs)
 	}
+	// Where a shard's references would run out there are more shards.
+	assert.Equal(t, 64, shardsFor(math.MaxInt, 1))
+	assert.Equal(t, 4, shardsFor(100_000, 1))
 	assert.EqualValues(t, 1, limitFor(2))
 	assert.EqualValues(t, 1, limitFor(3))
 	assert.EqualValues(t, min(math.MaxInt/2, 1<<31), limitFor(math.MaxInt))

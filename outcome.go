@@ -5,7 +5,8 @@ import "errors"
 // WithOutcome is a handler's error that carries its outcome, also when it is
 // wrapped further: [DefaultClassify] finds it. The err may be nil: then the
 // outcome is all there is to say, and with Ack and Postpone [Receiver.Receive]
-// returns nil for it.
+// returns nil for it. [Do], which settles nothing with a broker, takes it for an
+// error like any other.
 //
 //	return idem.WithOutcome(err, idem.Reject)   // poison: never again
 //	return idem.WithOutcome(nil, idem.Postpone) // sent again for later, same id

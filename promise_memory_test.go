@@ -1,6 +1,7 @@
 package idem
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"reflect"
@@ -186,6 +187,39 @@ func TestMemoryOfForgottenIdsIsGivenBack(t *testing.T) {
 	}
 	require.Less(t, int(heap().HeapAlloc)-int(before.HeapAlloc), 64<<10)
 	runtime.KeepAlive(g)
+}
+
+// Rooms and lapsed claims are kept in maps, which keep the size they once had.
+func TestMemoryOfWaitersAndOfLateSettlesIsGivenBack(t *testing.T) {
+	const peak = 20_000
+	g, clock := newGuard(t, WithMaxTracked(4*peak), WithLease(100))
+	before := heap()
+	claims := make([]Claim, peak)
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i := range claims {
+		claims[i] = mustBegin(t, g, number(i))
+		require.Error(t, g.Wait(done, number(i)))
+	}
+	clock.add(200)
+	require.EqualValues(t, peak, g.Stats().LeasesExpired)
+	for _, c := range claims {
+		g.Release(c) // late: the last one empties the map
+	}
+	require.EqualValues(t, peak, g.Stats().LateSettles)
+	for i := range g.shards {
+		if sh := g.shards[i].Load(); sh != nil {
+			require.Nil(t, sh.waits)
+			require.Nil(t, sh.lapsed.young)
+			require.Nil(t, sh.lapsed.old)
+		}
+	}
+	clock.add(200)
+	mustBegin(t, g, number(peak))
+	claims = nil
+	require.Less(t, int(heap().HeapAlloc)-int(before.HeapAlloc), 256<<10)
+	runtime.KeepAlive(g)
+	runtime.KeepAlive(claims)
 }
 
 // mallocs returns how many objects n calls of fn allocate, on average.

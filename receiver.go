@@ -80,7 +80,7 @@ type Receiver[D Delivery] struct {
 }
 
 // errAbandoned is the cause of a requeue where the handler did not return.
-var errAbandoned = errors.New("idem: the handler panicked or left by runtime.Goexit")
+var errAbandoned = errors.New("idem: handling panicked or left by runtime.Goexit")
 
 // Receive deals with one delivery, and settles it before it returns, however
 // the handler leaves. It returns the handler's error joined with that of the

@@ -273,7 +273,7 @@ func TestAWaitThatReturnsTooEarlyRunsNothing(t *testing.T) {
 		guard := &hastyGuard{recordingGuard: h.calls}
 		h.Guard = guard
 		require.NoError(t, h.Receive(t.Context(), h.arrive("a")))
-		assert.Equal(t, []string{"InFlight", "Wait", "InFlight", "Wait", "InFlight", "Wait", "Requeue"}, h.diary.read())
+		assert.Equal(t, []string{"InFlight", "Wait", "InFlight", "Wait", "InFlight", "Wait", "InFlight", "Requeue"}, h.diary.read())
 		assert.Error(t, guard.ctx.Err(), "nothing of the hold is left")
 	})
 }

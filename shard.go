@@ -1,6 +1,7 @@
 package idem
 
 import (
+	"context"
 	"sync"
 )
 
@@ -124,7 +125,7 @@ func (sh *shard) nextToken() uint64 {
 // settle ends c, if it is in flight, and wakes who waits for that.
 func (sh *shard) settle(now moment, c Claim, v verb) {
 	sh.follow(now)
-	f := sh.land(c)
+	f := sh.takeOut(c)
 	if f == nil {
 		sh.settleLate(now, c, v)
 		return
@@ -142,8 +143,16 @@ func (sh *shard) settle(now moment, c Claim, v verb) {
 	sh.waits.wake(c.hash)
 }
 
-// land takes c out of flight and returns what it was, or nil.
-func (sh *shard) land(c Claim) *flight {
+// release ends c without a look at the time.
+func (sh *shard) release(c Claim) {
+	if sh.takeOut(c) != nil {
+		sh.stats.Released++
+		sh.waits.wake(c.hash)
+	}
+}
+
+// takeOut ends c's flight and returns what it was, or nil.
+func (sh *shard) takeOut(c Claim) *flight {
 	for i := range sh.inFlight.sets {
 		set := &sh.inFlight.sets[i]
 		if slot := set.findClaim(c); slot >= 0 {
@@ -226,6 +235,12 @@ func (sh *shard) waitIn(now moment, k *key) *room {
 		return nil
 	}
 	return sh.waits.enter(k.hash)
+}
+
+// await waits in r, and leaves it whatever happens there: ctx is foreign code.
+func (sh *shard) await(ctx context.Context, hash uint64, r *room) error {
+	defer sh.leave(hash, r)
+	return r.wait(ctx)
 }
 
 func (sh *shard) leave(hash uint64, r *room) {

@@ -114,7 +114,7 @@ func TestShardTurnBetweenReserveAndLanding(t *testing.T) {
 	}
 	require.NotSame(t, e, r.g.terminal.current.Load())
 	sh.follow(now) // what a slower follow would do in between is the same
-	f := sh.land(c)
+	f := sh.takeOut(c)
 	sh.stats.Completed++
 	sh.followTerminal(e)
 	sh.terminal.young().add(&f.key, Completed)
@@ -138,7 +138,7 @@ func TestShardTwoTurnsBetweenReserveAndLanding(t *testing.T) {
 
 	sh.mu.Lock()
 	sh.follow(now)
-	f := sh.land(c)
+	f := sh.takeOut(c)
 	e := r.g.terminal.reserve(now)
 	for range 5 {
 		r.g.terminal.reserve(now)

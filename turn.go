@@ -33,13 +33,13 @@ func (t *turn[D]) take(work context.Context, s *seat) (handling, settling error)
 	case Begun:
 		return t.run(work)
 	case Completed:
-		return nil, t.drop(Ack, nil, slog.LevelDebug, "idem: duplicate of a completed message acked")
+		return nil, t.drop(Ack, nil, slog.LevelDebug, "idem: acking a duplicate of a completed message")
 	case Rejected:
-		return nil, t.drop(Reject, ErrRejected, slog.LevelWarn, "idem: message was rejected before, rejected again")
+		return nil, t.drop(Reject, ErrRejected, slog.LevelWarn, "idem: rejecting again a message that was rejected before")
 	case InFlight:
 		return nil, t.crowdedOut(s)
 	default:
-		return nil, t.drop(Requeue, nil, slog.LevelWarn, fmt.Sprintf("idem: the guard answered %v, delivery given back", state))
+		return nil, t.drop(Requeue, nil, slog.LevelWarn, fmt.Sprintf("idem: giving a delivery back, the guard answered %v", state))
 	}
 }
 
@@ -61,17 +61,32 @@ func (t *turn[D]) hold(s *seat) State {
 	k := t.keepAlive()
 	defer k.stop()
 	state := t.await(ctx, s)
-	k.end()
+	k.stop()
+	k.raise()
 	return state
 }
 
 func (t *turn[D]) await(ctx context.Context, s *seat) (state State) {
 	for state = InFlight; state == InFlight; {
 		s.leave()
-		if t.guard.Wait(ctx, t.id) != nil || !s.take(ctx) {
+		if t.guard.Wait(ctx, t.id) != nil {
 			return InFlight
 		}
+		if !s.take(ctx) {
+			return t.lookUnseated()
+		}
 		t.claim, state = lookAgain(t.guard, t.id)
+	}
+	return state
+}
+
+// lookUnseated is for a copy that no worker has time for: one that is settled
+// needs none. One that could begin is as good as in flight.
+func (t *turn[D]) lookUnseated() (state State) {
+	t.claim, state = lookAgain(t.guard, t.id)
+	if state == Begun {
+		t.guard.Release(t.claim)
+		return InFlight
 	}
 	return state
 }
@@ -80,12 +95,12 @@ func (t *turn[D]) await(ctx context.Context, s *seat) (state State) {
 // any longer.
 func (t *turn[D]) crowdedOut(s *seat) error {
 	if t.r.OnInFlight == AckInFlight {
-		return t.drop(Ack, nil, slog.LevelDebug, "idem: duplicate of a running message acked")
+		return t.drop(Ack, nil, slog.LevelDebug, "idem: acking a duplicate of a running message")
 	}
 	if t.r.OnInFlight == RequeueInFlight {
 		t.pause(s)
 	}
-	return t.drop(Requeue, nil, slog.LevelDebug, "idem: duplicate of a running message given back")
+	return t.drop(Requeue, nil, slog.LevelDebug, "idem: giving back a duplicate of a running message")
 }
 
 // pause lets a copy rest before it is given back, without a seat.
@@ -101,7 +116,8 @@ func (t *turn[D]) pause(s *seat) {
 	defer k.stop()
 	s.leave()
 	rest(t.ctx, pause)
-	k.end()
+	k.stop()
+	k.raise()
 }
 
 // rest returns after d, or when ctx is done.
@@ -124,24 +140,22 @@ func (t *turn[D]) drop(o Outcome, cause error, level slog.Level, text string) er
 func (t *turn[D]) run(work context.Context) (handling, settling error) {
 	if t.ctx.Err() != nil {
 		t.guard.Release(t.claim)
-		return nil, t.drop(Requeue, nil, slog.LevelDebug, "idem: stopping, delivery given back")
+		return nil, t.drop(Requeue, nil, slog.LevelDebug, "idem: stopping, giving a delivery back")
 	}
-	return t.settle(t.handle(work))
-}
-
-func (t *turn[D]) handle(work context.Context) error {
 	k := t.keepAlive()
 	defer k.stop() // also when the handler panics
 	err := t.r.Handle(work, t.d)
-	k.end()
-	return err
+	k.stop()
+	handling, settling = t.settle(err)
+	k.raise() // after the settle: the work is done, whatever Extend did
+	return handling, settling
 }
 
 // settle brings guard and broker to agree on what the handler's err means. The
 // order is what the promises hang on; see each verb.
 func (t *turn[D]) settle(err error) (handling, settling error) {
 	if o := t.d.Settled(); o != Unsettled {
-		t.follow(o)
+		t.record(o)
 		return reported(err), nil
 	}
 	switch o := t.r.classify(err); o {
@@ -161,8 +175,8 @@ func (t *turn[D]) settle(err error) (handling, settling error) {
 	return reported(err), settling
 }
 
-// follow does to the claim what the handler has done to the delivery.
-func (t *turn[D]) follow(o Outcome) {
+// record does to the claim what the handler has done to the delivery.
+func (t *turn[D]) record(o Outcome) {
 	switch o {
 	case Ack:
 		t.guard.Complete(t.claim)
@@ -188,7 +202,7 @@ func (t *turn[D]) reject(cause error) error {
 func (t *turn[D]) requeue(cause error, o Outcome) error {
 	t.guard.Release(t.claim)
 	if o != Requeue {
-		t.log(slog.LevelWarn, fmt.Sprintf("idem: outcome %v treated as Requeue", o))
+		t.log(slog.LevelWarn, fmt.Sprintf("idem: treating outcome %v as Requeue", o))
 	}
 	return t.verb(Requeue, cause)
 }
@@ -235,7 +249,7 @@ func (t *turn[D]) abandon() {
 // leaveAs ends a turn whose handler won't say what it was. No verb was called.
 func (t *turn[D]) leaveAs(settled Outcome) {
 	if settled != Unsettled {
-		t.follow(settled)
+		t.record(settled)
 		return
 	}
 	defer func() { _ = t.verb(Requeue, errAbandoned) }() // logged there

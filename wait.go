@@ -34,20 +34,29 @@ func (w *waits) enter(hash uint64) *room {
 }
 
 // leave is for a guest, woken or not.
-func (w waits) leave(hash uint64, r *room) {
-	if r.guests--; r.guests == 0 && w[hash] == r {
-		delete(w, hash)
+func (w *waits) leave(hash uint64, r *room) {
+	if r.guests--; r.guests == 0 && (*w)[hash] == r {
+		w.close(hash)
+	}
+}
+
+// close takes a room away. The last one takes the map along, which would keep
+// the size it once had.
+func (w *waits) close(hash uint64) {
+	delete(*w, hash)
+	if len(*w) == 0 {
+		*w = nil
 	}
 }
 
 // wake sends everybody to look again. Who has to wait longer takes a new room.
-func (w waits) wake(hash uint64) {
-	if len(w) == 0 {
+func (w *waits) wake(hash uint64) {
+	if len(*w) == 0 {
 		return
 	}
-	if r := w[hash]; r != nil {
+	if r := (*w)[hash]; r != nil {
 		close(r.woken)
-		delete(w, hash)
+		w.close(hash)
 	}
 }
 

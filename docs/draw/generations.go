@@ -10,7 +10,7 @@ const (
 )
 
 // generations shows three generations of ids, and the lives of ids that land
-// early, just before a turn and just after it.
+// early, just before a rotation and just after it.
 func generations(c *canvas) {
 	c.width, c.height = left+5*half+20, 374
 	timeAxis(c)
@@ -18,7 +18,7 @@ func generations(c *canvas) {
 		drawGeneration(c, n)
 	}
 	drawLife(c, 3, 12, 1, "a, lands early", "remembered for nearly W")
-	drawLife(c, 4, half-12, 1, "b, just before a turn", "for a little more than W/2")
+	drawLife(c, 4, half-12, 1, "b, before a rotation", "for a little more than W/2")
 	drawLife(c, 5, half+12, 2, "c, just after it", "for nearly W")
 	legend(c)
 }
