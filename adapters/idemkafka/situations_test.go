@@ -257,7 +257,9 @@ func TestInFlightRequeueIsRefused(t *testing.T) {
 	m := r.join()
 	receiver := r.receiver(nothing)
 	receiver.OnInFlight = idem.RequeueInFlight
-	err := receiver.Consume(t.Context(), 1, m.source.Next(receiver))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := receiver.Consume(ctx, 1, m.source.Next(receiver))
 	require.ErrorIs(t, err, idem.ErrInvalidOption)
 	require.ErrorContains(t, err, "idemkafka: the receiver's OnInFlight must be HoldInFlight or AckInFlight, not RequeueInFlight")
 	assert.Zero(t, r.guard.Stats().Begun)
