@@ -147,15 +147,18 @@ func (c *eras) init(line *timeline, half, life time.Duration, limit int64) {
 }
 
 // at returns the era at now.
-func (c *eras) at(now moment) *era {
+func (c *eras) at(now *moment) *era {
+	if e := c.current.Load(); now.since >= e.calm && now.since < e.stale {
+		return e
+	}
+	return c.catchUp(*now)
+}
+
+func (c *eras) catchUp(now moment) *era {
 	for {
 		e := c.current.Load()
 		now = c.line.notBefore(now, e.calm)
-		if now.since >= e.calm && now.since < e.stale {
-			return e
-		}
-		next := e.aged(c.line.time(now), c.life)
-		if next == e || c.replace(e, next) {
+		if next := e.aged(c.line.time(now), c.life); next == e || c.replace(e, next) {
 			return next
 		}
 	}
@@ -165,11 +168,19 @@ func (c *eras) at(now moment) *era {
 // young generation it lands in. If that generation is closed before the shard
 // has stored the id, nothing is wrong: its room is in a set that is consulted
 // as long as it should be.
-func (c *eras) reserve(now moment) *era {
+func (c *eras) reserve(now *moment) *era {
+	if e := c.current.Load(); now.since >= e.calm && now.since < e.closes && e.young.take(c.limit) {
+		return e
+	}
+	return c.rotate(*now)
+}
+
+// rotate is reserve where there may be no room, or no young generation yet.
+func (c *eras) rotate(now moment) *era {
 	for {
-		e := c.at(now)
+		e := c.catchUp(now)
 		now = c.line.notBefore(now, e.calm)
-		open := now.since >= e.calm && now.since < e.closes || e.open(c.line.time(now), c.half)
+		open := e.open(c.line.time(now), c.half)
 		if open && e.young.take(c.limit) {
 			return e
 		}
@@ -207,7 +218,7 @@ func (c *eras) foresee(e *era) {
 		}
 	}
 	if e.young.alive() {
-		e.closes = c.line.after(e.young.start, c.half)
+		e.closes = min(e.stale, c.line.after(e.young.start, c.half))
 	}
 }
 

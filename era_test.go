@@ -25,9 +25,10 @@ func newEraRig(half, life time.Duration, limit int64) *eraRig {
 	return r
 }
 
-func (r *eraRig) at(d time.Duration) moment {
+func (r *eraRig) at(d time.Duration) *moment {
 	r.clock.set(newGuardClock().now.Add(d))
-	return r.line.now()
+	m := r.line.now()
+	return &m
 }
 
 func TestEraTurnsByTimeAndBySize(t *testing.T) {
@@ -111,8 +112,8 @@ func TestEraForeseesWhatTheRulesSay(t *testing.T) {
 			for _, old := range starts {
 				e := &era{
 					number: 7,
-					young:  newGeneration(r.line.time(r.at(young))),
-					old:    newGeneration(r.line.time(r.at(old))),
+					young:  newGeneration(r.line.time(*r.at(young))),
+					old:    newGeneration(r.line.time(*r.at(old))),
 				}
 				r.eras.foresee(e)
 				for _, at := range starts {
@@ -121,10 +122,10 @@ func TestEraForeseesWhatTheRulesSay(t *testing.T) {
 							now := r.at(saturating(at, saturating(edge, d)))
 							calm := now.since >= e.calm && now.since < e.stale
 							if calm {
-								require.Same(t, e, e.aged(r.line.time(now), life), "at %d, young %d, old %d", now.since, young, old)
+								require.Same(t, e, e.aged(r.line.time(*now), life), "at %d, young %d, old %d", now.since, young, old)
 							}
 							if now.since >= e.calm && now.since < e.closes {
-								require.True(t, e.open(r.line.time(now), half))
+								require.True(t, e.open(r.line.time(*now), half))
 							}
 						}
 					}

@@ -36,7 +36,7 @@ func (f *flights) find(k *key) int {
 
 // findClaim returns the slot of c's flight, or -1. It does not look at the id,
 // whose memory may hold something else by now.
-func (f *flights) findClaim(c Claim) int {
+func (f *flights) findClaim(c *Claim) int {
 	return f.table.find(c.hash, func(ref uint32) bool {
 		return f.slab[ref].token == c.token && f.slab[ref].key.hash == c.hash
 	})
@@ -119,7 +119,7 @@ func (l *lapsed) add(f *flight) {
 }
 
 // take forgets c and says whether it was there: a late claim settles once, too.
-func (l *lapsed) take(c Claim) bool {
+func (l *lapsed) take(c *Claim) bool {
 	for _, m := range [...]*map[uint64]uint64{&l.young, &l.old} {
 		if hash, ok := (*m)[c.token]; ok && hash == c.hash {
 			delete(*m, c.token)

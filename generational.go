@@ -116,9 +116,9 @@ func (g *Generational) tryBegin(id Identity, look glance) (Claim, State) {
 	k.set(g.seed, id, g.identity)
 	now, sh := g.line.now(), g.shard(k.hash)
 	sh.mu.Lock()
-	token, state := sh.tryBegin(now, &k, look)
+	token, state := sh.tryBegin(&now, &k, look)
 	sh.unlock()
-	g.tidy(now)
+	g.tidy(&now)
 	if state != Begun {
 		return Claim{}, state
 	}
@@ -156,7 +156,7 @@ func (g *Generational) releaseUntimed(c Claim) {
 	sh := g.shard(c.hash)
 	sh.mu.Lock()
 	defer sh.unlock()
-	sh.release(c)
+	sh.release(&c)
 }
 
 func (g *Generational) settle(c Claim, v verb) {
@@ -165,9 +165,9 @@ func (g *Generational) settle(c Claim, v verb) {
 	}
 	now, sh := g.line.now(), g.shard(c.hash)
 	sh.mu.Lock()
-	sh.settle(now, c, v)
+	sh.settle(&now, &c, v)
 	sh.unlock()
-	g.tidy(now)
+	g.tidy(&now)
 }
 
 // Wait returns nil once TryBegin would not answer InFlight, or ctx's error if
@@ -182,8 +182,8 @@ func (g *Generational) Wait(ctx context.Context, id Identity) error {
 	sh := g.shard(k.hash)
 	for {
 		now := g.line.now()
-		r := sh.waitIn(now, &k)
-		g.tidy(now)
+		r := sh.waitIn(&now, &k)
+		g.tidy(&now)
 		if r == nil {
 			return nil
 		}
@@ -203,10 +203,10 @@ func (g *Generational) Forget(id Identity) bool {
 	k.set(g.seed, id, g.identity)
 	now, sh := g.line.now(), g.shard(k.hash)
 	sh.mu.Lock()
-	sh.follow(now)
+	sh.follow(&now)
 	forgotten := !sh.flying(&k) && sh.forget(&k)
 	sh.unlock()
-	g.tidy(now)
+	g.tidy(&now)
 	return forgotten
 }
 
@@ -217,9 +217,9 @@ func (g *Generational) Stats() Stats {
 	}
 	now := g.line.now()
 	shards := g.lockAll()
-	s := Stats{Horizon: g.terminal.at(now).horizon(g.line.time(now), g.terminal.half)}
+	s := Stats{Horizon: g.terminal.at(&now).horizon(g.line.time(now), g.terminal.half)}
 	for _, sh := range shards {
-		sh.follow(now)
+		sh.follow(&now)
 		sh.addTo(&s)
 		sh.unlock()
 	}
@@ -260,7 +260,7 @@ func (g *Generational) lockAll() []*shard {
 
 // tidy lets every shard follow a rotation, so that the memory of the ids it ended
 // is given back or used again, also where no id comes by.
-func (g *Generational) tidy(now moment) {
+func (g *Generational) tidy(now *moment) {
 	if !g.terminal.untidy.Load() && !g.inFlight.untidy.Load() {
 		return
 	}

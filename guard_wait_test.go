@@ -82,10 +82,10 @@ func TestWaitGoesOnWhenAnotherTookTheId(t *testing.T) {
 		// Released and begun again before the waiter comes to look.
 		sh.mu.Lock()
 		now := g.line.now()
-		sh.settle(now, c, release)
+		sh.settle(&now, &c, release)
 		var k key
 		k.set(g.seed, ID("a"), IDAndDestination)
-		token, state := sh.tryBegin(now, &k, first)
+		token, state := sh.tryBegin(&now, &k, first)
 		sh.mu.Unlock()
 		require.Equal(t, Begun, state)
 		synctest.Wait()

@@ -188,8 +188,8 @@ func TestFlightsAgainstTheBuiltInMap(t *testing.T) {
 			slot := f.find(&k)
 			if tok, ok := known[id]; ok {
 				require.GreaterOrEqual(t, slot, 0)
-				require.Equal(t, slot, f.findClaim(Claim{token: tok, hash: k.hash}))
-				require.Negative(t, f.findClaim(Claim{token: tok + 1, hash: k.hash}))
+				require.Equal(t, slot, f.findClaim(&Claim{token: tok, hash: k.hash}))
+				require.Negative(t, f.findClaim(&Claim{token: tok + 1, hash: k.hash}))
 				gone := f.remove(slot)
 				require.Equal(t, tok, gone.token)
 				require.Equal(t, k.bytes(), gone.key.bytes())
@@ -240,10 +240,10 @@ func TestLapsedKnowsTheYoungestAndEachOnce(t *testing.T) {
 		l.add(&flight{key: key{hash: uint64(i) + 1000}, token: uint64(i)})
 		require.LessOrEqual(t, l.len(), 20)
 	}
-	claim := func(i int) Claim { return Claim{token: uint64(i), hash: uint64(i) + 1000} }
+	claim := func(i int) *Claim { return &Claim{token: uint64(i), hash: uint64(i) + 1000} }
 	require.False(t, l.take(claim(79)))
 	for i := 80; i < 100; i++ {
-		require.False(t, l.take(Claim{token: uint64(i), hash: 1}), "another id's hash")
+		require.False(t, l.take(&Claim{token: uint64(i), hash: 1}), "another id's hash")
 		require.True(t, l.take(claim(i)))
 		require.False(t, l.take(claim(i)))
 	}

@@ -125,8 +125,8 @@ func TestExactnessAHashAloneIsNoProof(t *testing.T) {
 	f.add(&b, 2)
 	assert.EqualValues(t, 1, f.at(f.find(&a)).token)
 	assert.EqualValues(t, 2, f.at(f.find(&b)).token)
-	assert.EqualValues(t, 2, f.at(f.findClaim(Claim{token: 2, hash: a.hash})).token)
-	assert.Negative(t, f.findClaim(Claim{token: 3, hash: a.hash}))
+	assert.EqualValues(t, 2, f.at(f.findClaim(&Claim{token: 2, hash: a.hash})).token)
+	assert.Negative(t, f.findClaim(&Claim{token: 3, hash: a.hash}))
 }
 
 func TestExactnessIDOnlyIgnoresTheDestination(t *testing.T) {

@@ -39,7 +39,7 @@ const (
 )
 
 // follow catches up with what time and other shards have done.
-func (sh *shard) follow(now moment) {
+func (sh *shard) follow(now *moment) {
 	sh.followTerminal(sh.g.terminal.at(now))
 	sh.followInFlight(sh.g.inFlight.at(now))
 }
@@ -84,7 +84,7 @@ func (sh *shard) flying(k *key) bool {
 
 // tryBegin answers for one delivery, and returns the token of the claim with
 // Begun.
-func (sh *shard) tryBegin(now moment, k *key, look glance) (uint64, State) {
+func (sh *shard) tryBegin(now *moment, k *key, look glance) (uint64, State) {
 	sh.follow(now)
 	if state := sh.state(k); state != Begun {
 		sh.countDuplicate(state, look)
@@ -123,7 +123,7 @@ func (sh *shard) nextToken() uint64 {
 }
 
 // settle ends c, if it is in flight, and wakes who waits for that.
-func (sh *shard) settle(now moment, c Claim, v verb) {
+func (sh *shard) settle(now *moment, c *Claim, v verb) {
 	sh.follow(now)
 	f := sh.takeOut(c)
 	if f == nil {
@@ -144,7 +144,7 @@ func (sh *shard) settle(now moment, c Claim, v verb) {
 }
 
 // release ends c without a look at the time.
-func (sh *shard) release(c Claim) {
+func (sh *shard) release(c *Claim) {
 	if sh.takeOut(c) != nil {
 		sh.stats.Released++
 		sh.waits.wake(c.hash)
@@ -152,7 +152,7 @@ func (sh *shard) release(c Claim) {
 }
 
 // takeOut ends c's flight and returns what it was, or nil.
-func (sh *shard) takeOut(c Claim) *flight {
+func (sh *shard) takeOut(c *Claim) *flight {
 	for i := range sh.inFlight.sets {
 		set := &sh.inFlight.sets[i]
 		if slot := set.findClaim(c); slot >= 0 {
@@ -166,14 +166,14 @@ func (sh *shard) takeOut(c Claim) *flight {
 // remember makes the id of a settled claim terminal. It was unknown when the
 // claim was begun, so only a late Complete can have made it terminal since; but
 // that may be so long ago that it is forgotten again.
-func (sh *shard) remember(now moment, f *flight, ended State) {
+func (sh *shard) remember(now *moment, f *flight, ended State) {
 	if f.overtaken && sh.state(&f.key) == Completed {
 		return
 	}
 	sh.store(now, &f.key, ended)
 }
 
-func (sh *shard) store(now moment, k *key, ended State) {
+func (sh *shard) store(now *moment, k *key, ended State) {
 	sh.followTerminal(sh.g.terminal.reserve(now))
 	sh.terminal.young().add(k, ended)
 }
@@ -181,7 +181,7 @@ func (sh *shard) store(now moment, k *key, ended State) {
 // settleLate is for a claim that isn't in flight: settled before, another
 // guard's, or one whose lease has run out. Only the last kind counts, and of it
 // only the completion says something: the work is done, whoever owns the id now.
-func (sh *shard) settleLate(now moment, c Claim, v verb) {
+func (sh *shard) settleLate(now *moment, c *Claim, v verb) {
 	if !sh.lapsed.take(c) {
 		return
 	}
@@ -198,7 +198,7 @@ func (sh *shard) settleLate(now moment, c Claim, v verb) {
 
 // overtake makes k completed, whatever it is. What is completed keeps its time.
 // A rejected id that is completed after all ends anew.
-func (sh *shard) overtake(now moment, k *key) {
+func (sh *shard) overtake(now *moment, k *key) {
 	if sh.state(k) == Completed {
 		return
 	}
@@ -227,7 +227,7 @@ func (sh *shard) forget(k *key) bool {
 }
 
 // waitIn returns a room to wait in while k is in flight, else nil.
-func (sh *shard) waitIn(now moment, k *key) *room {
+func (sh *shard) waitIn(now *moment, k *key) *room {
 	sh.mu.Lock()
 	defer sh.unlock()
 	sh.follow(now)

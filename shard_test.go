@@ -34,6 +34,11 @@ func (r *shardRig) shardOf(id Identity) uint64 {
 	return k.hash % uint64(len(r.g.shards))
 }
 
+func (r *shardRig) now() *moment {
+	now := r.g.line.now()
+	return &now
+}
+
 // id is a new id of one shard.
 func (r *shardRig) id(shard uint64) Identity {
 	for {
@@ -52,7 +57,7 @@ func TestShardThatLagsForgetsWhatIsOver(t *testing.T) {
 	// Everybody else goes on; shard 0 is not told, as if it were locked meanwhile.
 	for range 10 {
 		r.clock.add(50)
-		r.g.terminal.reserve(r.g.line.now())
+		r.g.terminal.reserve(r.now())
 	}
 	require.Equal(t, 1, sh.terminal.sets[0].len()+sh.terminal.sets[1].len(), "it has not looked yet")
 	require.Equal(t, Begun, look(r.g, a))
@@ -64,7 +69,7 @@ func TestShardThatLagsOneTurnStillRemembers(t *testing.T) {
 	a, b := r.id(0), r.id(1)
 	mustHandle(t, r.g, a)
 	mustHandle(t, r.g, b)
-	r.g.terminal.reserve(r.g.line.now()) // turns
+	r.g.terminal.reserve(r.now()) // turns
 	require.Equal(t, Completed, look(r.g, a))
 	require.Equal(t, Completed, look(r.g, b))
 }
@@ -75,7 +80,7 @@ func TestShardSleepsForTwoTurns(t *testing.T) {
 	a := r.id(0)
 	mustHandle(t, r.g, a)
 	for range 2 * 2 {
-		r.g.terminal.reserve(r.g.line.now())
+		r.g.terminal.reserve(r.now())
 	}
 	require.Equal(t, Begun, look(r.g, a))
 	mustHandle(t, r.g, a)
@@ -104,7 +109,7 @@ func TestShardTurnBetweenReserveAndLanding(t *testing.T) {
 	r := newShardRig(t, WithWindow(100)).few(3)
 	a := r.id(0)
 	c := mustBegin(t, r.g, a)
-	now := r.g.line.now()
+	now := r.now()
 	sh := r.g.shards[0].Load()
 
 	sh.mu.Lock()
@@ -114,7 +119,7 @@ func TestShardTurnBetweenReserveAndLanding(t *testing.T) {
 	}
 	require.NotSame(t, e, r.g.terminal.current.Load())
 	sh.follow(now) // what a slower follow would do in between is the same
-	f := sh.takeOut(c)
+	f := sh.takeOut(&c)
 	sh.stats.Completed++
 	sh.followTerminal(e)
 	sh.terminal.young().add(&f.key, Completed)
@@ -133,12 +138,12 @@ func TestShardTwoTurnsBetweenReserveAndLanding(t *testing.T) {
 	r := newShardRig(t, WithWindow(100)).few(2)
 	a := r.id(0)
 	c := mustBegin(t, r.g, a)
-	now := r.g.line.now()
+	now := r.now()
 	sh := r.g.shards[0].Load()
 
 	sh.mu.Lock()
 	sh.follow(now)
-	f := sh.takeOut(c)
+	f := sh.takeOut(&c)
 	e := r.g.terminal.reserve(now)
 	for range 5 {
 		r.g.terminal.reserve(now)
