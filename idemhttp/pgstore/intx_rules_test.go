@@ -136,10 +136,24 @@ func TestLoserIsAnsweredFromTheWinner(t *testing.T) {
 	}
 }
 
+// TestLoserWhereTheDatabaseIsStrict: the look-ups are then serializable as well,
+// and may be given up for their timing.
+func TestLoserWhereTheDatabaseIsStrict(t *testing.T) {
+	strict := func(cfg *poolConfig) {
+		cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
+	}
+	for range 5 {
+		testLoserOf(t, newApp(t, strict), 8, "key", "returned")
+	}
+}
+
 func testLoser(t *testing.T, level pgx.TxIsoLevel, conflict, style string) {
-	const n = 3
 	a := newApp(t)
 	a.opts = []EndpointOption{WithTxOptions(pgx.TxOptions{IsoLevel: level})}
+	testLoserOf(t, a, 3, conflict, style)
+}
+
+func testLoserOf(t *testing.T, a *app, n int, conflict, style string) {
 	var begun sync.WaitGroup
 	begun.Add(n)
 	h := a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {

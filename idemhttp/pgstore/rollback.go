@@ -50,6 +50,13 @@ func (ses *session) rollback(ctx context.Context, why error, look bool) end {
 	if ses.committedInside(fate) {
 		return ses.keepFromRunningAgain(ctx, why)
 	}
+	for n := 1; lookup != nil && again(lookup.err) && n < attempts; n++ {
+		var once flush
+		lookup = ses.store.addLookup(&once, ses.plan.claim.ID)
+		if err := once.run(ctx, ses.conn.Conn()); err != nil {
+			return ses.elsewhere(ctx, why, undone)
+		}
+	}
 	ses.release()
 	if lookup == nil {
 		return end{ending: undone, err: why}

@@ -16,8 +16,8 @@ func (b *bench) about(ctx context.Context, slice time.Duration, rounds int) (str
 	if err := row.Scan(&server, &fsync); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s, %s, %d CPUs shared by client, service and PostgreSQL %s (fsync %s); %s; pool of %d; %d rounds of %v for each cell, taking turns. Medians of the rounds; × is relative to no deduplication in the same round.\n\n",
-		time.Now().Format("2 January 2006"), cpuModel(), runtime.NumCPU(), server, fsync, runtime.Version(), maxConns, rounds, slice), nil
+	return fmt.Sprintf("%s, %s, %d CPUs shared by client, service and PostgreSQL %s (fsync %s), load average %s; %s; pool of %d; %d rounds of %v for each cell, taking turns. Medians of the rounds; × is relative to no deduplication in the same round.\n\n",
+		time.Now().Format("2 January 2006"), cpuModel(), runtime.NumCPU(), server, fsync, loadAverage(), runtime.Version(), maxConns, rounds, slice), nil
 }
 
 func (b *bench) table() string {
@@ -53,6 +53,17 @@ func cell(r *result) string {
 
 func millis(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}
+
+// loadAverage tells whether the machine had other things to do: with the clients
+// of this program alone it stays below 10.
+func loadAverage() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	return first
 }
 
 // cpuModel is what Linux tells of the processor.
