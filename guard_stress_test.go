@@ -2,6 +2,7 @@ package idem
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -342,7 +343,7 @@ func TestStressWaitersOfAStorm(t *testing.T) {
 				}
 				return nil
 			})
-			if err != nil && err != assert.AnError {
+			if err != nil && !errors.Is(err, assert.AnError) {
 				t.Error(err)
 			}
 		})

@@ -12,9 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ns makes the edges easy to read: lives are so many ticks of the clock.
-const ns = time.Nanosecond
-
 // guardClock stands still until it is moved, in any direction.
 type guardClock struct {
 	mu    sync.Mutex

@@ -61,8 +61,8 @@ func TestWaitIsNotWokenByAnotherId(t *testing.T) {
 		g.Complete(b)
 		synctest.Wait()
 		select {
-		case <-done:
-			t.Fatal("woken by another id")
+		case err := <-done:
+			t.Fatalf("woken by another id: %v", err)
 		default:
 		}
 		g.Complete(a)
