@@ -151,9 +151,9 @@ func TestOptionsShards(t *testing.T) {
 		{65_536, 64, 64},
 		{4_000_000, 256, 64},
 		{math.MaxInt, 64, 64},
-		{4_000_000, 1, 4},
-		{4_000_000, 2, 8},
-		{4_000_000, 3, 8},
+		{4_000_000, 1, 16},
+		{4_000_000, 2, 32},
+		{4_000_000, 3, 32},
 		{4_000_000, 16, 64},
 		{3000, 1, 2},
 	} {
@@ -161,7 +161,7 @@ func TestOptionsShards(t *testing.T) {
 	}
 	// Where a shard's references would run out there are more shards.
 	assert.Equal(t, 64, shardsFor(math.MaxInt, 1))
-	assert.Equal(t, 4, shardsFor(100_000, 1))
+	assert.Equal(t, 16, shardsFor(100_000, 1))
 	assert.EqualValues(t, 1, limitFor(2))
 	assert.EqualValues(t, 1, limitFor(3))
 	assert.EqualValues(t, min(math.MaxInt/2, 1<<31), limitFor(math.MaxInt))

@@ -26,10 +26,6 @@ func TestAHeldDeliveryGoesByWhatBecomesOfTheRunningOne(t *testing.T) {
 		{"completed: acked", (*idem.Generational).Complete, []string{"InFlight", "Completed", "Ack"}, idem.Completed},
 		{"failed: its own turn", (*idem.Generational).Release, []string{"InFlight", "Begun", "handle", "Complete", "Ack"}, idem.Completed},
 		{"rejected: rejected again", (*idem.Generational).Reject, []string{"InFlight", "Rejected", "Reject"}, idem.Rejected},
-		{"completed and forgotten: its own turn", func(g *idem.Generational, c idem.Claim) {
-			g.Complete(c)
-			g.Forget(idem.ID("a"))
-		}, []string{"InFlight", "Begun", "handle", "Complete", "Ack"}, idem.Completed},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
