@@ -148,11 +148,14 @@ func (c *eras) init(line *timeline, half, life time.Duration, limit int64) {
 
 // at returns the era at now.
 func (c *eras) at(now *moment) *era {
-	if e := c.current.Load(); now.since >= e.calm && now.since < e.stale {
+	if e := c.current.Load(); e.calmAt(now) {
 		return e
 	}
 	return c.catchUp(*now)
 }
+
+// calmAt says that time changes nothing in e at now, as far as was foreseen.
+func (e *era) calmAt(now *moment) bool { return now.since >= e.calm && now.since < e.stale }
 
 func (c *eras) catchUp(now moment) *era {
 	for {

@@ -40,8 +40,12 @@ const (
 
 // follow catches up with what time and other shards have done.
 func (sh *shard) follow(now *moment) {
-	sh.followTerminal(sh.g.terminal.at(now))
-	sh.followInFlight(sh.g.inFlight.at(now))
+	if e := sh.g.terminal.current.Load(); e != sh.terminal.seen || !e.calmAt(now) {
+		sh.followTerminal(sh.g.terminal.at(now))
+	}
+	if e := sh.g.inFlight.current.Load(); e != sh.inFlight.seen || !e.calmAt(now) {
+		sh.followInFlight(sh.g.inFlight.at(now))
+	}
 }
 
 func (sh *shard) followTerminal(e *era) {
