@@ -168,6 +168,21 @@ func TestFailedVerbGivesTheRecordBack(t *testing.T) {
 	}
 }
 
+// What fails at once is not tried again without pause.
+func TestRecordRestsWhenItsVerbHasFailed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.produce(0, "a")
+	m := r.join()
+	require.Equal(t, defaultRest, time.Second)
+	m.source.rest = 300 * time.Millisecond
+	r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}})
+	require.Error(t, ack(m.next()))
+	failed := time.Now()
+	require.NoError(t, ack(m.next()))
+	assert.GreaterOrEqual(t, time.Since(failed), 290*time.Millisecond)
+}
+
 // Not by chance, either.
 func TestVerbOnADoneContextAlwaysGivesTheRecordBack(t *testing.T) {
 	t.Parallel()
@@ -194,7 +209,9 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 	r.cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}})
 	require.EqualError(t, ack(m.next()), "idemkafka: Ack of orders/0@0: committing offsets of group \"billing\": orders/0: "+
 		"UNKNOWN_SERVER_ERROR: The server experienced an unexpected error when processing the request.")
-	err := reject(errHandler)(m.next())
+	d := m.next()
+	err := reject(errHandler)(d)
+	require.Equal(t, idem.Requeue, d.Settled(), "it was given back: the claim is to be released")
 	require.ErrorIs(t, err, ErrNoDeadLetter)
 	require.EqualError(t, err, "idemkafka: Reject of orders/0@0: idemkafka: there is no dead-letter function, the record was not rejected")
 }
