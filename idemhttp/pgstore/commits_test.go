@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -74,10 +75,17 @@ func commitCases(schema string) map[string]struct {
 		"a read with a lock":    {false, exec("SELECT * FROM accounts FOR UPDATE")},
 		"a write":               {true, exec(insert)},
 		"a write behind blanks": {true, exec("\n -- a note\n /* and */ " + insert)},
-		"a write of nothing":    {false, exec("UPDATE payments SET note = 'y' WHERE id = -1")},
+		"a write of nothing":    {true, exec("UPDATE payments SET note = 'y' WHERE id = -1")},
 		"a write that fails":    {false, exec("INSERT INTO payments (id) VALUES (1)")},
 		"a write in a CTE":      {true, exec("WITH w AS (INSERT INTO payments (note) VALUES ('x') RETURNING 1) SELECT * FROM w")},
 		"several statements":    {true, exec("SELECT 1; " + insert + "; SELECT 2")},
+		"a commit midst fail":   {true, exec("BEGIN; " + insert + "; COMMIT; SELECT 1/0")},
+		"commit and begin":      {true, exec("BEGIN", insert, "COMMIT; BEGIN", "ROLLBACK")},
+		"commit and rollback":   {true, exec("BEGIN; " + insert + "; COMMIT; BEGIN; ROLLBACK")},
+		"a nested comment":      {true, exec("BEGIN", insert, "/* /* */ */ COMMIT")},
+		"a procedure that ends": {true, exec("DO $$ BEGIN INSERT INTO payments (note) VALUES ('x'); COMMIT; PERFORM 1/0; END $$")},
+		"several that fail":     {false, exec(insert + "; SELECT 1/0")},
+		"WITH and INTO":         {true, exec("WITH q AS (SELECT 1 AS n) SELECT * INTO TEMP TABLE idem_with FROM q")},
 		"SELECT INTO":           {true, exec("SELECT 1 AS n INTO TEMP TABLE idem_into")},
 		"a commit":              {true, exec("BEGIN", insert, "COMMIT")},
 		"a commit by END":       {true, exec("BEGIN", insert, "END")},
@@ -138,6 +146,52 @@ func TestCommittedWorkIsNeverReleased(t *testing.T) {
 				assert.Equal(t, c.kept, a.failing(name, c.do), "%s", name)
 			}
 		})
+	}
+}
+
+// TestTriggersWriteElsewhere: the tag counts no row, and one is there.
+func TestTriggersWriteElsewhere(t *testing.T) {
+	a := newApp(t, traced)
+	a.admin(`CREATE TABLE part (note text)`)
+	a.admin(`CREATE FUNCTION route() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN INSERT INTO part VALUES (NEW.note); RETURN NULL; END $$`)
+	a.admin(`CREATE TRIGGER route BEFORE INSERT ON payments FOR EACH ROW EXECUTE FUNCTION route()`)
+	assert.True(t, a.failing("trigger", func(ctx context.Context, pool *pgxpool.Pool) error {
+		tag, err := pool.Exec(ctx, "INSERT INTO payments (note) VALUES ($1)", "x")
+		assert.Zero(t, tag.RowsAffected())
+		return err
+	}))
+	assert.Equal(t, 1, a.count("part"))
+}
+
+func TestWhatMayCommit(t *testing.T) {
+	for _, c := range []struct {
+		sql             string
+		outside, inside bool
+	}{
+		{"", false, false},
+		{"SELECT 1;", false, false},
+		{"-- name: Get :one\nSELECT 1", false, false},
+		{"INSERT INTO t VALUES (1);", true, false},
+		{"COMMIT;", true, true},
+		{"PREPARE TRANSACTION 'x'", true, true},
+		{"PREPARE p AS SELECT 1", false, false},
+		{"/* /* */ */ COMMIT", true, true},
+		{"/* /* */ SELECT 1 */ COMMIT", true, true},
+		{"-- x\rCOMMIT", true, true},
+		{"/* ; */ SELECT 1", false, false},
+		{"SELECT 1; /* ;SELECT */ COMMIT", true, true},
+		{"SELECT 1; -- ;SELECT \nCOMMIT", true, true},
+		{"\vCOMMIT", true, true},
+		{"/* without an end", false, false},
+		{"WITH q AS (SELECT 1) SELECT * FROM q", false, false},
+		{"WITH q AS (SELECT 1) SELECT * INTO t FROM q", true, false},
+		{"EXPLAIN SELECT 1", false, false},
+		{"EXPLAIN ANALYZE EXECUTE p", true, false},
+		{"EXPLAIN ANALYZE CREATE TABLE t AS SELECT 1", true, false},
+	} {
+		assert.Equal(t, c.outside, mayCommit(c.sql, false), "outside: %q", c.sql)
+		assert.Equal(t, c.inside, mayCommit(c.sql, true), "inside: %q", c.sql)
 	}
 }
 
@@ -249,17 +303,27 @@ func TestTracerPassesOn(t *testing.T) {
 	_, err = pool.CopyFrom(ctx, pgx.Identifier{"payments"}, []string{"note"}, pgx.CopyFromRows([][]any{{"x"}}))
 	require.NoError(t, err)
 	assert.Equal(t, []string{
-		"connect", "connected", "query", "prepare", "prepared", "queried", "batch", "batch query", "batched",
-		"copy", "prepare", "prepared", "copied",
+		"acquire", "connect", "connected", "acquired", "query", "prepare", "prepared", "queried", "release",
+		"acquire", "acquired", "batch", "batch query", "batched", "release",
+		"acquire", "acquired", "copy", "prepare", "prepared", "copied", "release",
 	}, next.compact())
 }
 
-type recorder struct{ heard []string }
+type recorder struct {
+	mu    sync.Mutex // connections are opened and given back by goroutines of the pool's
+	heard []string
+}
 
-func (r *recorder) note(what string) { r.heard = append(r.heard, what) }
+func (r *recorder) note(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heard = append(r.heard, what)
+}
 
 // compact leaves out what pgx prepares for a batch.
 func (r *recorder) compact() (out []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	batch := false
 	for _, what := range r.heard {
 		batch = batch && what != "batched" || what == "batch"
@@ -307,6 +371,14 @@ func (r *recorder) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStar
 	return ctx
 }
 func (r *recorder) TraceConnectEnd(context.Context, pgx.TraceConnectEndData) { r.note("connected") }
+func (r *recorder) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
+	r.note("acquire")
+	return ctx
+}
+func (r *recorder) TraceAcquireEnd(context.Context, *pgxpool.Pool, pgxpool.TraceAcquireEndData) {
+	r.note("acquired")
+}
+func (r *recorder) TraceRelease(*pgxpool.Pool, pgxpool.TraceReleaseData) { r.note("release") }
 
 // TestReleaseModeSurvivesALostClaim: the INSERT's answer is lost; whose claim it
 // is, is told by the token.

@@ -2,10 +2,12 @@ package pgstore
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idem-go/idem/idemhttp/internal/mark"
 )
@@ -14,7 +16,8 @@ import (
 // (idemhttp.Deduplicate and DeduplicateWithResponse) hears of every commit made
 // with its context, and of every write outside of a transaction: committed work
 // is never released. Set it as the Tracer of the pool's ConnConfig. It passes
-// everything on to next, which may be nil, and may be any of pgx's tracers.
+// everything on to next, which may be nil, and may be any of pgx's and
+// pgxpool's tracers.
 //
 // A commit that was sent and whose outcome isn't known counts as committed. What
 // runs with another context isn't heard, nor is a function called by SELECT that
@@ -25,6 +28,8 @@ func Tracer(next pgx.QueryTracer) pgx.QueryTracer {
 	t.copies, _ = next.(pgx.CopyFromTracer)
 	t.prepare, _ = next.(pgx.PrepareTracer)
 	t.connect, _ = next.(pgx.ConnectTracer)
+	t.acquire, _ = next.(pgxpool.AcquireTracer)
+	t.release, _ = next.(pgxpool.ReleaseTracer)
 	return t
 }
 
@@ -34,6 +39,8 @@ type tracer struct {
 	copies  pgx.CopyFromTracer
 	prepare pgx.PrepareTracer
 	connect pgx.ConnectTracer
+	acquire pgxpool.AcquireTracer
+	release pgxpool.ReleaseTracer
 }
 
 type unheardKey struct{}
@@ -55,9 +62,8 @@ type listening struct {
 	mark   *mark.Mark
 	inside bool // in a transaction when it began
 	told   bool // Committing was called for it
-	plain  bool // one statement whose tag counts all it changes
 
-	explicit bool // a batch with a COMMIT in it
+	explicit bool // it may commit in its midst: neither an error nor its last tag tells
 }
 
 type listeningKey struct{}
@@ -87,10 +93,11 @@ func (l *listening) end(conn *pgx.Conn, tag pgconn.CommandTag, err error) {
 	if l == nil || !l.told {
 		return
 	}
+	undone := err != nil || !l.committed(conn, tag)
 	switch {
 	case err != nil && !provenUndone(err):
 		// lost on the way: it counts as committed
-	case err != nil || !l.committed(conn, tag):
+	case undone && !l.explicit:
 		l.mark.RolledBack()
 	default:
 		l.mark.Committed()
@@ -98,13 +105,11 @@ func (l *listening) end(conn *pgx.Conn, tag pgconn.CommandTag, err error) {
 }
 
 // committed reports whether a statement that succeeded left something committed.
+// Its tag's count tells nothing: a trigger may write elsewhere, and return NULL.
 func (l *listening) committed(conn *pgx.Conn, tag pgconn.CommandTag) bool {
 	if conn.PgConn().TxStatus() != 'I' {
 		// Still inside, or inside again: COMMIT AND CHAIN ends as it began.
 		return l.inside && tag.String() == "COMMIT"
-	}
-	if l.plain && !l.inside && (tag.Insert() || tag.Update() || tag.Delete()) {
-		return tag.RowsAffected() > 0
 	}
 	return tag.String() != "ROLLBACK"
 }
@@ -112,23 +117,53 @@ func (l *listening) committed(conn *pgx.Conn, tag pgconn.CommandTag) bool {
 // mayCommit reports whether a statement may leave something committed: outside of
 // a transaction anything that isn't plainly a read, inside one what can end it.
 func mayCommit(sql string, inside bool) bool {
-	parts := strings.Split(strings.ToUpper(sql), ";")
+	parts, clear := statementsOf(sql)
+	if !clear {
+		return true
+	}
 	for _, part := range parts {
 		word, rest := firstWord(part)
 		if word == "" {
 			continue
 		}
-		if inside && len(parts) == 1 {
-			return endsTransaction(word, rest)
-		}
-		if endsTransaction(word, rest) || writes(word, rest) {
+		if endsTransaction(word, rest) || !inside && writes(word, rest) {
 			return true
 		}
 	}
 	return false
 }
 
+// commitsInside reports whether a text may commit something before it ends, so
+// that an error or a ROLLBACK at its end doesn't undo all of it.
+func commitsInside(sql string, inside bool) bool {
+	parts, clear := statementsOf(sql)
+	if !clear {
+		return true
+	}
+	for _, part := range parts {
+		word, rest := firstWord(part)
+		procedure := !inside && (word == "CALL" || word == "DO")
+		if procedure || len(parts) > 1 && word != "" && endsTransaction(word, rest) {
+			return true
+		}
+	}
+	return false
+}
+
+// statementsOf splits a text at its semicolons. It isn't clear where a comment
+// may hide what is one: such a text counts as all that it could be.
+func statementsOf(sql string) (parts []string, clear bool) {
+	text := strings.TrimRight(skipComments(strings.ToUpper(sql)), "; \t\r\n\f")
+	parts = strings.Split(text, ";")
+	return parts, len(parts) == 1 || !strings.Contains(text, "--") && !strings.Contains(text, "/*")
+}
+
+// endsTransaction reports whether a statement may commit the transaction it is
+// in. What doesn't begin with a word isn't understood, and may.
 func endsTransaction(word, rest string) bool {
+	if word[0] < 'A' || word[0] > 'Z' {
+		return true
+	}
 	next, _ := firstWord(rest)
 	return word == "COMMIT" || word == "END" || word == "PREPARE" && next == "TRANSACTION"
 }
@@ -140,7 +175,7 @@ func writes(word, rest string) bool {
 	case "SELECT":
 		return containsWord(rest, "INTO")
 	case "WITH", "EXPLAIN":
-		return containsWord(rest, "INSERT") || containsWord(rest, "UPDATE") || containsWord(rest, "DELETE") || containsWord(rest, "MERGE")
+		return slices.ContainsFunc(writingWords, func(w string) bool { return containsWord(rest, w) })
 	case "BEGIN", "START", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE", "VALUES", "TABLE", "SHOW", "SET", "RESET", "FETCH", "MOVE",
 		"DECLARE", "CLOSE", "LISTEN", "UNLISTEN", "DISCARD", "DEALLOCATE", "LOCK", "PREPARE", "CHECKPOINT", "ANALYZE", "VACUUM":
 		return false
@@ -148,26 +183,65 @@ func writes(word, rest string) bool {
 	return true
 }
 
+// writingWords make a write of a WITH or an EXPLAIN ANALYZE.
+var writingWords = []string{"INSERT", "UPDATE", "DELETE", "MERGE", "INTO", "CREATE", "EXECUTE"}
+
 // firstWord returns the first keyword of a statement, behind blanks and comments.
 func firstWord(text string) (word, rest string) {
+	text = skipComments(text)
+	end := 0
+	for end < len(text) && isWordByte(text[end]) {
+		end++
+	}
+	if end == 0 && text != "" {
+		end = 1
+	}
+	return text[:end], text[end:]
+}
+
+// skipComments takes blanks, parentheses and comments off the front of a text.
+func skipComments(text string) string {
 	for {
 		text = strings.TrimLeft(text, " \t\r\n\f(")
 		switch {
 		case strings.HasPrefix(text, "--"):
-			_, text, _ = strings.Cut(text, "\n")
+			text = text[endOfLine(text):]
 		case strings.HasPrefix(text, "/*"):
-			_, text, _ = strings.Cut(text, "*/")
+			text = text[endOfComment(text):]
 		default:
-			end := 0
-			for end < len(text) && isWordByte(text[end]) {
-				end++
-			}
-			if end == 0 && text != "" {
-				end = 1
-			}
-			return text[:end], text[end:]
+			return text
 		}
 	}
+}
+
+// endOfLine is where a comment to the end of the line ends. The server takes a
+// carriage return for one, too.
+func endOfLine(text string) int {
+	if end := strings.IndexAny(text, "\r\n"); end >= 0 {
+		return end
+	}
+	return len(text)
+}
+
+// endOfComment is where the comment that text begins with ends. In SQL they nest.
+func endOfComment(text string) int {
+	depth := 0
+	for i := 0; i+1 < len(text); {
+		switch text[i : i+2] {
+		case "/*":
+			depth++
+			i += 2
+		case "*/":
+			depth--
+			i += 2
+		default:
+			i++
+		}
+		if depth == 0 {
+			return i
+		}
+	}
+	return len(text)
 }
 
 // containsWord looks for a word of its own. It may find one in a literal or in a
@@ -194,8 +268,7 @@ func isWordByte(c byte) bool {
 func (t *tracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	ctx = listen(ctx, conn, func(inside bool) bool { return mayCommit(data.SQL, inside) })
 	if l := listeningFrom(ctx); l != nil && l.told {
-		word, rest := firstWord(strings.ToUpper(data.SQL))
-		l.plain = word != "WITH" && !strings.Contains(rest, ";")
+		l.explicit = commitsInside(data.SQL, l.inside)
 	}
 	if t.next != nil {
 		ctx = t.next.TraceQueryStart(ctx, conn, data)
@@ -296,5 +369,24 @@ func (t *tracer) TraceConnectStart(ctx context.Context, data pgx.TraceConnectSta
 func (t *tracer) TraceConnectEnd(ctx context.Context, data pgx.TraceConnectEndData) {
 	if t.connect != nil {
 		t.connect.TraceConnectEnd(ctx, data)
+	}
+}
+
+func (t *tracer) TraceAcquireStart(ctx context.Context, pool *pgxpool.Pool, data pgxpool.TraceAcquireStartData) context.Context {
+	if t.acquire != nil {
+		ctx = t.acquire.TraceAcquireStart(ctx, pool, data)
+	}
+	return ctx
+}
+
+func (t *tracer) TraceAcquireEnd(ctx context.Context, pool *pgxpool.Pool, data pgxpool.TraceAcquireEndData) {
+	if t.acquire != nil {
+		t.acquire.TraceAcquireEnd(ctx, pool, data)
+	}
+}
+
+func (t *tracer) TraceRelease(pool *pgxpool.Pool, data pgxpool.TraceReleaseData) {
+	if t.release != nil {
+		t.release.TraceRelease(pool, data)
 	}
 }
