@@ -16,6 +16,7 @@ type txState struct {
 	store *Store
 	pool  *pgxpool.Pool
 	ses   *session
+	outer *txState // of a transaction further out, on another pool or store
 
 	mu        sync.Mutex // protects what follows; never held during a call
 	failure   error
@@ -27,12 +28,30 @@ type txState struct {
 type stateKey struct{}
 
 func (st *txState) in(ctx context.Context) context.Context {
+	st.outer = stateFrom(ctx)
 	return context.WithValue(ctx, stateKey{}, st)
 }
 
 func stateFrom(ctx context.Context) *txState {
 	st, _ := ctx.Value(stateKey{}).(*txState)
 	return st
+}
+
+// holdsOne reports whether a transaction that ctx is inside of occupies a
+// connection of pool.
+func holdsOne(ctx context.Context, pool *pgxpool.Pool) bool {
+	for st := stateFrom(ctx); st != nil; st = st.outer {
+		if st.pool == pool && st.underWay() {
+			return true
+		}
+	}
+	return false
+}
+
+func (st *txState) underWay() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return !st.over
 }
 
 // Tx returns the transaction of the request or message that ctx belongs to:

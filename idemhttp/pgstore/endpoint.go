@@ -129,7 +129,8 @@ func WithExclusive() EndpointOption {
 // WithRetry runs the endpoint again, up to n times, where the server gave the
 // transaction up for its timing (class 40: serialization failure, deadlock) and
 // no other request has won. The endpoint's effects outside the database happen
-// again then. The default is 0; negative values are refused.
+// again then. A request without a claim runs again only if it has no body, as
+// that isn't kept. The default is 0; negative values are refused.
 func WithRetry(n int) EndpointOption {
 	return func(e *Endpoint) error {
 		if n < 0 {

@@ -44,7 +44,7 @@ func (e *Endpoint) InTx(fn TxFunc) http.HandlerFunc {
 	}
 	released := fallback(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.serve(w, r, fn) }))
 	return func(w http.ResponseWriter, r *http.Request) {
-		if outer := stateFrom(r.Context()); outer != nil && outer.store == e.store && outer.pool == e.pool {
+		if outer := e.outer(r.Context()); outer != nil && outer.ses.plan.claim != nil {
 			e.join(w, r, outer, fn)
 			return
 		}
@@ -68,7 +68,19 @@ func (e *Endpoint) InTxMiddleware(next http.Handler) http.Handler {
 	})
 }
 
+// outer is an endpoint further out that works on the same pool with claims in
+// the same store, nil where there is none.
+func (e *Endpoint) outer(ctx context.Context) *txState {
+	st := stateFrom(ctx)
+	if st == nil || st.store != e.store || st.pool != e.pool {
+		return nil
+	}
+	return st
+}
+
 // join runs fn in the transaction of an outer endpoint, which is its to commit.
+// A request that is to be claimed joins only where the outer one has a claim: in
+// a transaction without one nothing would keep it from running again.
 func (e *Endpoint) join(w http.ResponseWriter, r *http.Request, outer *txState, fn TxFunc) {
 	Fail(r.Context(), fn(w, r, outer.ses.tx))
 }
@@ -89,6 +101,10 @@ func (e *Endpoint) serve(w http.ResponseWriter, r *http.Request, fn TxFunc) {
 	if !ok {
 		return
 	}
+	if outer := e.outer(r.Context()); outer != nil && !x.Guarded {
+		e.join(w, x.Request, outer, fn)
+		return
+	}
 	q := &request{Exchange: x, endpoint: e, w: w, original: r, fn: fn}
 	if err := e.site.undecided(); err != nil {
 		q.refuseStore(err)
@@ -98,8 +114,14 @@ func (e *Endpoint) serve(w http.ResponseWriter, r *http.Request, fn TxFunc) {
 		q.Fail(err)
 		return
 	}
-	for left := e.retries; !q.attempt(left > 0); left-- {
+	for left := e.retries; !q.attempt(left > 0 && q.canRepeat()); left-- {
 	}
+}
+
+// canRepeat reports whether the endpoint can be given its request once more: the
+// body of an unguarded one isn't kept.
+func (q *request) canRepeat() bool {
+	return q.Guarded || q.Request.Body == nil || q.Request.Body == http.NoBody
 }
 
 func (q *request) keepBody() (err error) {
@@ -144,6 +166,9 @@ func (q *request) begin() *session {
 		switch {
 		case errors.Is(err, errLockBusy):
 			rec = &idemhttp.Record{Claim: q.Claim, State: idemhttp.Running}
+		case errors.Is(err, errNested):
+			q.Fail(err)
+			return nil
 		case err != nil:
 			q.refuseStore(err)
 			return nil

@@ -89,21 +89,34 @@ var (
 // been done on it.
 func (s *Store) open(ctx context.Context, p plan) (ses *session, rec *idemhttp.Record, err error) {
 	for n := 0; mayBeStale(p.pool, n); n++ {
-		conn, acquireErr := p.pool.Acquire(ctx)
+		conn, acquireErr := acquire(ctx, p.pool)
 		if acquireErr != nil {
 			return nil, nil, errors.Join(fmt.Errorf("idem: no connection: %w", acquireErr), err)
 		}
 		ses = &session{store: s, plan: p, conn: conn}
-		rec, err = ses.begin(ctx)
+		rec, err = ses.beginOrLeave(ctx)
 		if err == nil && rec == nil {
 			return ses, nil, nil
 		}
-		ses.leave(ctx)
 		if !errors.Is(err, errDead) && !again(err) || ctx.Err() != nil {
 			return nil, rec, err
 		}
 	}
 	return nil, nil, err
+}
+
+// beginOrLeave gives the connection back wherever it begins nothing: also where
+// an argument of a prefetched query panics.
+func (ses *session) beginOrLeave(ctx context.Context) (rec *idemhttp.Record, err error) {
+	begun := false
+	defer func() {
+		if !begun {
+			ses.leave(ctx)
+		}
+	}()
+	rec, err = ses.begin(ctx)
+	begun = err == nil && rec == nil
+	return rec, err
 }
 
 // leave gives the connection back when nothing was done on it. What can't be
@@ -169,8 +182,11 @@ func (ses *session) claimed(look, lock, fresh *query) (*idemhttp.Record, error) 
 	if rec, found, err := recordOf(ses.plan.claim.ID, look); found || err != nil {
 		return &rec, err
 	}
-	if lock == nil || lock.err != nil { // BEGIN has failed, then
+	switch {
+	case lock == nil, errors.Is(lock.err, errSkipped): // without one, or BEGIN has failed
 		return nil, nil
+	case lock.err != nil:
+		return nil, fmt.Errorf("idem: WithExclusive's lock: %w", lock.err)
 	}
 	if lock.rows[0][0][0] == 0 {
 		return nil, errLockBusy

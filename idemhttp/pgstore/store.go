@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -94,10 +95,29 @@ func New(pool *pgxpool.Pool, opts ...Option) (*Store, error) {
 
 // exchange runs a flush on a connection of the pool.
 func (s *Store) exchange(ctx context.Context, f *flush) error {
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := acquire(ctx, s.pool)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
 	return f.run(ctx, conn.Conn())
+}
+
+// errNested is the refusal of what would wait for itself.
+var errNested = errors.New("idem: one inside the other, on a pool of one connection (MaxConns): the outer transaction has it; give the stores pools of their own")
+
+// nestedWait is how long a request waits for a second connection of a pool it
+// holds one of already: where all do, each waits for the others.
+const nestedWait = 5 * time.Second
+
+func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
+	if !holdsOne(ctx, pool) {
+		return pool.Acquire(ctx)
+	}
+	if pool.Stat().MaxConns() == 1 {
+		return nil, errNested
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, nestedWait, errors.New("idem: no second connection for an endpoint inside another"))
+	defer cancel()
+	return pool.Acquire(ctx)
 }
