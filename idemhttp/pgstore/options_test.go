@@ -2,15 +2,18 @@ package pgstore
 
 import (
 	"context"
+	"database/sql/driver"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -316,10 +319,14 @@ func TestWorkPoolUnknownAtFirst(t *testing.T) {
 	proxy.SetDown(true)
 	work := pgtest.Pool(t, pgtest.DSN(), pgtest.Path(a.schema), proxy.Use())
 	a.opts = []EndpointOption{WithWorkPool(work)}
-	h := a.inTx(pay)
+	e := a.endpoint()
+	e.site.memory = 10 * time.Millisecond
+	h := e.InTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		return pay(w, r.WithContext(context.WithValue(r.Context(), schemaKey{}, a.schema)), tx)
+	})
 	expectProblem(t, send(h), 503, idemhttp.StoreDown)
 	proxy.SetDown(false)
-	expectRan(t, send(h), 201, "payment 1")
+	require.Eventually(t, func() bool { return send(h).Code == 201 }, 10*time.Second, time.Millisecond)
 	expectReplay(t, send(h), 201, "payment 1")
 }
 
@@ -403,4 +410,82 @@ func TestClaimTTLIsTheEndpointsDeadline(t *testing.T) {
 	}))
 	assert.Equal(t, 500, w.Code)
 	assert.True(t, a.log.has("ClaimTTL (50ms)"))
+}
+
+// TestExclusiveLockThatFails: for a reason of its own, such as no memory for it.
+func TestExclusiveLockThatFails(t *testing.T) {
+	schema := pgtest.Schema(t)
+	a := newAppAt(t, pgtest.DSN(), schema, pgtest.Path(schema+",pg_catalog")) // its function comes first
+	a.admin("CREATE FUNCTION " + schema + `.pg_try_advisory_xact_lock(bigint) RETURNS bool LANGUAGE plpgsql AS
+		$$ BEGIN RAISE EXCEPTION 'no room for a lock' USING ERRCODE = '53200'; END $$`)
+	a.opts = []EndpointOption{WithExclusive()}
+	h := a.inTx(pay)
+	expectProblem(t, send(h), 503, idemhttp.StoreDown)
+	assert.Zero(t, a.runs.Load())
+	assert.True(t, a.log.has("no room for a lock"))
+}
+
+// TestRetryWithoutAClaim: the body of such a request isn't kept, so only one
+// without a body runs again.
+func TestRetryWithoutAClaim(t *testing.T) {
+	a := newApp(t)
+	a.policy.Optional = true
+	a.opts = []EndpointOption{WithRetry(2)}
+	h := a.inTx(func(http.ResponseWriter, *http.Request, pgx.Tx) error { return &pgconn.PgError{Code: "40001"} })
+	bare := func(r *http.Request) { r.Header.Del("Idempotency-Key") }
+	assert.Equal(t, 500, send(h, bare).Code)
+	assert.EqualValues(t, 1, a.runs.Load())
+	assert.Equal(t, 500, send(h, bare, func(r *http.Request) { r.Body, r.ContentLength = http.NoBody, 0 }).Code)
+	assert.EqualValues(t, 4, a.runs.Load())
+}
+
+// panics is an argument that can't be encoded.
+type panics struct{}
+
+func (panics) Value() (driver.Value, error) { panic("no value") }
+
+// TestPrefetchThatPanics gives its connection back.
+func TestPrefetchThatPanics(t *testing.T) {
+	a := newApp(t, pgtest.MaxConns(1))
+	a.opts = []EndpointOption{WithPrefetch(func(_ *http.Request, b *pgx.Batch) { b.Queue("SELECT $1", panics{}) })}
+	assert.PanicsWithValue(t, "no value", func() { send(a.inTx(pay)) })
+	assert.Zero(t, a.pool.Stat().AcquiredConns())
+	a.opts = nil
+	expectRan(t, send(a.inTx(pay)), 201, "payment 1")
+}
+
+// TestWorkPoolThatHangs: one question is asked for all requests, nobody waits for
+// it longer than their own context, and a failure is remembered for a while.
+func TestWorkPoolThatHangs(t *testing.T) {
+	a := newApp(t)
+	var asked atomic.Int64
+	hang := make(chan struct{})
+	work := pgtest.Pool(t, pgtest.DSN(), func(cfg *pgxpool.Config) {
+		cfg.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+			if asked.Add(1) > 1 { // the first is the endpoint's making
+				<-hang
+			}
+			return errTest
+		}
+	})
+	a.opts = []EndpointOption{WithWorkPool(work)}
+	e := a.endpoint()
+	e.site.memory = time.Hour
+	h := e.InTx(pay)
+	gone, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() { expectProblem(t, send(h), 503, idemhttp.StoreDown) })
+	}
+	require.Eventually(t, func() bool { return asked.Load() == 2 }, 10*time.Second, time.Millisecond)
+	cancel()
+	expectProblem(t, send(h, in(gone)), 503, idemhttp.StoreDown)
+	e.site.mu.Lock()
+	assert.NotNil(t, e.site.asking, "the question still hangs")
+	e.site.mu.Unlock()
+	close(hang)
+	all.Wait()
+	expectProblem(t, send(h), 503, idemhttp.StoreDown)
+	assert.EqualValues(t, 2, asked.Load())
+	assert.True(t, a.log.has(errTest.Error()))
 }

@@ -23,16 +23,26 @@ const siteTimeout = 5 * time.Second
 // nil site is the store's own pool.
 type site struct {
 	endpoint *Endpoint
+	memory   time.Duration // see siteMemory
 
-	mu      sync.Mutex // held while asking, so that one request asks for all
+	mu      sync.Mutex    // protects what follows; never held while asking
+	asking  chan struct{} // closed when the question under way is answered; nil: there is none
 	decided bool
 	foreign bool
-	err     error // why it isn't decided
+	err     error     // why it isn't decided
+	again   time.Time // after a failure it isn't asked before
 }
 
+// siteMemory is how long a failed question isn't asked again: the requests of a
+// service whose database is away don't all wait for it in turn.
+const siteMemory = time.Second
+
+var errSiteUnknown = errors.New("idem: which database the pool leads to isn't known yet")
+
 func newSite(e *Endpoint) *site {
-	s := &site{endpoint: e}
+	s := &site{endpoint: e, memory: siteMemory, err: errSiteUnknown}
 	s.decide(context.Background())
+	s.again = time.Time{} // the first request asks again
 	return s
 }
 
@@ -58,26 +68,54 @@ func (s *site) undecided() error {
 	return s.err
 }
 
+// decide asks, unless that is known or another request asks already, and waits
+// for the answer no longer than ctx lasts.
 func (s *site) decide(ctx context.Context) {
+	asking := s.question(ctx)
+	if asking == nil {
+		return
+	}
+	select {
+	case <-asking:
+	case <-ctx.Done():
+	}
+}
+
+// question is the one under way, begun where there is none. Nil: none is needed.
+func (s *site) question(ctx context.Context) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.decided {
-		return
+	if s.decided || time.Now().Before(s.again) {
+		return nil
 	}
+	if s.asking == nil {
+		s.asking = make(chan struct{})
+		go s.ask(context.WithoutCancel(ctx)) // all wait for it: it doesn't end with one of them
+	}
+	return s.asking
+}
+
+func (s *site) ask(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, siteTimeout)
 	defer cancel()
+	claims, err := identify(ctx, s.endpoint.store.pool)
+	work, workErr := identify(ctx, s.endpoint.pool)
+	s.answer(ctx, claims, work, errors.Join(err, workErr))
+}
+
+func (s *site) answer(ctx context.Context, claims, work identity, err error) {
 	e := s.endpoint
-	claims, err := identify(ctx, e.store.pool)
-	work, workErr := identify(ctx, e.pool)
-	if s.err = errors.Join(err, workErr); s.err != nil {
-		return
-	}
-	s.decided = true
-	s.foreign = claims != work || work.standby
-	if s.foreign {
+	foreign := claims != work || work.standby
+	if err == nil && foreign {
 		e.store.log(ctx, slog.LevelWarn, "the work pool leads to another database than the claims: claim and release is used instead",
 			slog.String("endpoint", e.Name()), slog.String("work", work.name), slog.String("claims", claims.name))
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.decided, s.foreign, s.err = err == nil, foreign, err
+	s.again = time.Now().Add(s.memory)
+	close(s.asking)
+	s.asking = nil
 }
 
 // identity is a database, as identitySQL tells it.
