@@ -3,9 +3,13 @@ package idemhttp
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math/big"
+	"runtime"
 	"strings"
 	"testing"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -74,6 +78,54 @@ func TestCanonicalJSONOfDeepNestingIsCheap(t *testing.T) {
 	}).AllocedBytesPerOp()
 	assert.NotEmpty(t, out)
 	assert.Less(t, allocated, int64(100<<20), "bytes allocated for a body of half a megabyte")
+}
+
+func TestCanonicalJSONWritesStringsAsEncodingJSON(t *testing.T) {
+	for r := rune(0); r <= utf8.MaxRune; r++ {
+		if r > 0x3000 && r%257 != 0 || r == utf8.RuneError || utf16.IsSurrogate(r) {
+			continue
+		}
+		quoted, err := json.Marshal(string(r))
+		require.NoError(t, err)
+		escaped := new(strings.Builder)
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(escaped, `\u%04X`, unit)
+		}
+		require.Equal(t, "json:"+string(quoted), canonicalText(t, string(quoted)))
+		require.Equal(t, "json:"+string(quoted), canonicalText(t, `"`+escaped.String()+`"`))
+	}
+	assert.Equal(t, `json:"/\b\f\n\r\t\"\\"`, canonicalText(t, `"\/\b\f\n\r\t\"\\"`))
+}
+
+func TestCanonicalJSONSortsAtEveryDepth(t *testing.T) {
+	assert.Equal(t, `json:[{"a":{"c":{},"d":1e0},"b":[{"x":0,"y":[]}]},{"e":1e0,"f":2e0}]`,
+		canonicalText(t, `[{"b":[{"y":[],"x":0}],"a":{"d":1,"c":{}}},{"f":2,"e":1}]`))
+}
+
+// TestCanonicalJSONNeedsLittleMemory: what many small values cost is what an
+// attacker picks.
+func TestCanonicalJSONNeedsLittleMemory(t *testing.T) {
+	members := new(strings.Builder)
+	for i := range 100_000 {
+		fmt.Fprintf(members, `"%x":1,`, 200_000-i)
+	}
+	for name, body := range map[string]string{
+		"numbers":       "[" + strings.Repeat("1,", 1<<19) + "1]",
+		"fractions":     "[" + strings.Repeat("1.5e7,", 1<<17) + "1]",
+		"objects":       "[" + strings.Repeat("{},", 1<<18) + "1]",
+		"strings":       "[" + strings.Repeat(`"\u00e9",`, 1<<16) + "1]",
+		"members":       "{" + members.String() + `"a":1}`,
+		"small objects": "[" + strings.Repeat(`{"b":1,"a":1},`, 1<<16) + "1]",
+		"deep":          strings.Repeat(`{"b":1,"a":`, 9_000) + `"` + strings.Repeat("x", 900_000) + `"` + strings.Repeat("}", 9_000),
+	} {
+		in := []byte(body)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, ok := canonicalJSON(in)
+		runtime.ReadMemStats(&after)
+		require.True(t, ok, name)
+		assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(24*len(body)), name)
+	}
 }
 
 // FuzzCanonicalJSON compares with what encoding/json reads: two bodies are equal

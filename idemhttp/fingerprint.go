@@ -34,13 +34,13 @@ func (f Fingerprint) sum(r *http.Request, body []byte) (Sum, error) {
 	writeField(h, method(r))
 	writeField(h, sentPath(r))
 	writeField(h, r.URL.RawQuery)
-	writeField(h, string(content))
+	writeField(h, content)
 	s := Sum{Version: f.Version}
 	h.Sum(s.Hash[:0])
 	return s, nil
 }
 
-func writeField(h hash.Hash, s string) {
+func writeField[T string | []byte](h hash.Hash, s T) {
 	var n [8]byte
 	binary.BigEndian.PutUint64(n[:], uint64(len(s)))
 	h.Write(n[:])

@@ -1,0 +1,65 @@
+package idemhttp
+
+import (
+	"bytes"
+	"slices"
+)
+
+// member is one member of an object: where its key and its value stand.
+type member struct{ start, keyEnd, end int }
+
+// object is one whose members have to be put in order.
+type object struct {
+	start   int
+	members []member
+}
+
+// close looks at the members of an object that has been read. Two members with
+// one key can be read in two ways.
+func (c *canonicalizer) close(start int, members []member) {
+	order := func(a, b member) int {
+		return bytes.Compare(c.out[a.start:a.keyEnd], c.out[b.start:b.keyEnd])
+	}
+	if !slices.IsSortedFunc(members, order) {
+		members = slices.Clone(members)
+		slices.SortFunc(members, order)
+		c.objects = append(c.objects, object{start, members})
+	}
+	for i := 1; i < len(members); i++ {
+		c.ambiguous = c.ambiguous || order(members[i-1], members[i]) == 0
+	}
+}
+
+// sorted returns what was written, with the members of all objects in order.
+func (c *canonicalizer) sorted() []byte {
+	if len(c.objects) == 0 {
+		return c.out
+	}
+	slices.SortFunc(c.objects, func(a, b object) int { return a.start - b.start })
+	return c.copy(make([]byte, 0, len(c.out)), 0, len(c.out))
+}
+
+// copy appends what was written from one place to another.
+func (c *canonicalizer) copy(to []byte, from, end int) []byte {
+	for from < end {
+		i, _ := slices.BinarySearchFunc(c.objects, from, func(o object, at int) int { return o.start - at })
+		if i == len(c.objects) || c.objects[i].start >= end {
+			break
+		}
+		o := c.objects[i]
+		to = append(to, c.out[from:o.start]...)
+		to, from = c.copyObject(to, o)
+	}
+	return append(to, c.out[from:end]...)
+}
+
+// copyObject returns where the object ends, too.
+func (c *canonicalizer) copyObject(to []byte, o object) ([]byte, int) {
+	end, before := 0, byte('{')
+	for _, m := range o.members {
+		to = append(to, before)
+		to = c.copy(to, m.start, m.end)
+		end, before = max(end, m.end), ','
+	}
+	return append(to, '}'), end + 1
+}
