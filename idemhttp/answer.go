@@ -27,7 +27,8 @@ func (x *Exchange) AnswerFrom(rec Record) {
 func (x *Exchange) replay(resp *Response) {
 	p := &x.endpoint.policy
 	if p.ReplayCheck != nil {
-		if err := p.ReplayCheck(x.Request); err != nil {
+		// In a lost race the endpoint has run, and read the body.
+		if err := p.ReplayCheck(x.unread()); err != nil {
 			x.Refuse(ReplayDenied, err)
 			return
 		}

@@ -29,6 +29,7 @@ type Exchange struct {
 	endpoint *Endpoint
 	w        http.ResponseWriter
 	original *http.Request
+	body     []byte // as it was read; nil where there is none
 }
 
 // Open decides everything about a request that needs no store: method, nesting,
@@ -47,25 +48,27 @@ func (e *Endpoint) open(w http.ResponseWriter, r *http.Request) (*Exchange, bool
 	if err != nil {
 		return x.openWithout(err)
 	}
-	body, reason, err := readBody(w, r, e.policy.MaxBody)
+	sum, reason, err := x.readAll()
 	if err != nil {
 		x.Refuse(reason, err)
 		return nil, false
 	}
-	if body != nil {
-		x.Request = withBody(r, body)
-	}
-	sum, err := e.policy.Fingerprint.sum(x.Request, body)
-	if err != nil {
-		x.Refuse(NoFingerprint, err)
-		return nil, false
-	}
-	if body != nil {
-		x.Request.Body = io.NopCloser(bytes.NewReader(body)) // Of may have read it
-	}
 	x.Guarded = true
 	x.Claim = Claim{ID: id, Token: newToken(), Sum: sum}
 	return x, true
+}
+
+// readAll reads the body and takes its fingerprint. The reason is that of the
+// error.
+func (x *Exchange) readAll() (sum Sum, reason Reason, err error) {
+	x.body, reason, err = readBody(x.w, x.Request, x.endpoint.policy.MaxBody)
+	if err != nil {
+		return sum, reason, err
+	}
+	x.Request = x.unread()
+	sum, err = x.endpoint.policy.Fingerprint.sum(x.Request, x.body)
+	x.Request = x.unread() // Of may have read it
+	return sum, NoFingerprint, err
 }
 
 // openWithout goes on, or doesn't, with a request that can't be identified.
@@ -105,7 +108,8 @@ func newToken() Token {
 	return t
 }
 
-// readBody reads the whole body, which is nil where there is none.
+// readBody reads the whole body, which is nil where there is none. The reason
+// is that of the error.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, Reason, error) {
 	if parsedAsForm(r) {
 		return nil, BodyConsumed, errors.New("idemhttp: the body was parsed as a form before the endpoint")
@@ -114,7 +118,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, Reas
 		return nil, BodyTooLarge, tooLarge(limit)
 	}
 	if r.Body == nil || r.Body == http.NoBody {
-		return nil, 0, nil
+		return nil, BodyConsumed, checkLeft(nil, r.ContentLength)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var over *http.MaxBytesError
@@ -123,12 +127,17 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, Reas
 		return nil, BodyTooLarge, tooLarge(over.Limit)
 	case err != nil:
 		return nil, BodyUnreadable, fmt.Errorf("idemhttp: reading the body: %w", err)
-	case int64(len(body)) < r.ContentLength:
-		// A body that is cut short is an error above. Without one, somebody else
-		// has had what is missing.
-		return nil, BodyConsumed, fmt.Errorf("idemhttp: only %d of the body's %d bytes were left for the endpoint", len(body), r.ContentLength)
 	}
-	return body, 0, nil
+	return body, BodyConsumed, checkLeft(body, r.ContentLength)
+}
+
+// checkLeft notices that somebody else has had a part of the body: one that was
+// cut short is an error when it is read. Of a chunked one the length isn't known.
+func checkLeft(body []byte, length int64) error {
+	if int64(len(body)) < length {
+		return fmt.Errorf("idemhttp: only %d of the body's %d bytes were left for the endpoint", len(body), length)
+	}
+	return nil
 }
 
 func tooLarge(limit int64) error { return fmt.Errorf("the body is larger than %d bytes", limit) }
@@ -142,9 +151,13 @@ func parsedAsForm(r *http.Request) bool {
 	return r.PostForm != nil && strings.EqualFold(strings.TrimSpace(ct), "application/x-www-form-urlencoded")
 }
 
-func withBody(r *http.Request, body []byte) *http.Request {
-	r = r.WithContext(r.Context()) // a shallow copy
-	r.Body = io.NopCloser(bytes.NewReader(body))
+// unread is the request with its body to be read from the start.
+func (x *Exchange) unread() *http.Request {
+	if x.body == nil {
+		return x.Request
+	}
+	r := x.Request.WithContext(x.Request.Context()) // a shallow copy
+	r.Body = io.NopCloser(bytes.NewReader(x.body))
 	return r
 }
 

@@ -42,7 +42,8 @@ const (
 	// OutcomeUnknown: the connection was lost and the work may or may not be
 	// done. A retry tells (503).
 	OutcomeUnknown
-	// Failed: the endpoint failed and nothing is kept. The default OnError
+	// Failed: the endpoint failed without an answer of its own. A repeat runs it
+	// again, unless its work was committed before it failed. The default OnError
 	// answers with it (500).
 	Failed
 )

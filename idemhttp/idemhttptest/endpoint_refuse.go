@@ -176,7 +176,16 @@ func testBodyConsumed(g *rig, _ EndpointConfig) {
 	g.post(withKey("k2")).expectProblem(500, idemhttp.BodyConsumed)
 	g.fullInside(policy(), outer(func(r *http.Request) { _, _ = r.Body.Read(make([]byte, 2)) }), g.created)
 	g.post(withKey("k2")).expectProblem(500, idemhttp.BodyConsumed)
+	for _, none := range []io.ReadCloser{nil, http.NoBody} {
+		g.fullInside(policy(), outer(func(r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			r.Body = none
+		}), g.created)
+		g.post(withKey("k2")).expectProblem(500, idemhttp.BodyConsumed)
+	}
 	g.expectRuns(0)
+	g.post(withKey("k3"), withBodyOf("")).expect(201, "run 1") // there was none
+	g.runs.Store(0)
 	restored := func(r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		r.Body = io.NopCloser(strings.NewReader(string(body)))
