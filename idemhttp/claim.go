@@ -1,7 +1,6 @@
 package idemhttp
 
 import (
-	"context"
 	"errors"
 	"time"
 )
@@ -106,34 +105,4 @@ func (x *release) releaseOnce() error {
 	ctx, cancel := x.storeContext()
 	defer cancel()
 	return x.endpoint.store.Release(ctx, x.Claim.ID, x.Claim.Token)
-}
-
-const (
-	firstRetry = 100 * time.Millisecond
-	longRetry  = 5 * time.Second
-	retryFor   = 5 * time.Minute
-)
-
-// retryRelease releases the claim from a goroutine of its own, which ends when
-// it is released, has expired, or is given up after a few minutes.
-func (x *release) retryRelease() {
-	until := x.since.Add(min(x.endpoint.policy.claimTTL(), retryFor))
-	go func() {
-		for pause := firstRetry; ; pause = min(pause*2, longRetry) {
-			time.Sleep(pause)
-			err := x.releaseOnce()
-			if err == nil {
-				return
-			}
-			if time.Now().After(until) {
-				x.logStuck(context.WithoutCancel(x.Request.Context()), err)
-				return
-			}
-		}
-	}()
-}
-
-func (x *release) logStuck(ctx context.Context, err error) {
-	x.endpoint.policy.logger().ErrorContext(ctx, "idemhttp: claim not released: repeats get 409 until it expires",
-		"endpoint", x.endpoint.name, "error", err)
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"sync/atomic"
 )
 
 // Endpoint deduplicates the requests to one endpoint. Make it with [New]. It may
@@ -16,6 +17,8 @@ type Endpoint struct {
 	name   string
 	policy Policy
 	stored []string // names of the response headers that are stored
+
+	waiting atomic.Int64 // bytes of answers that the store hasn't taken yet
 }
 
 // New returns an endpoint that keeps its claims in store.

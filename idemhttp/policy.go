@@ -1,6 +1,7 @@
 package idemhttp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -44,11 +45,13 @@ type Policy struct {
 	// unguarded. Default POST and PATCH.
 	Methods []string
 
-	// Window is how long an answer is kept. Default 24 hours.
+	// Window is how long an answer is kept, and how long work that is done
+	// without one isn't run again. Default 24 hours.
 	Window time.Duration
 
-	// ClaimTTL is how long a claim without an answer refuses repeats: what a
-	// process that died leaves behind. Default Window. Where it is set, it is
+	// ClaimTTL is how long a claim refuses repeats whose request was never heard
+	// of again: what a process that died leaves behind. Work that is known to be
+	// done refuses them for Window. Default Window. Where it is set, it is
 	// also the deadline of the endpoint's context, so that an endpoint which
 	// heeds its context never outlives its claim.
 	ClaimTTL time.Duration
@@ -83,7 +86,8 @@ type Policy struct {
 	Headers []string
 
 	// ReplayCheck is asked before a stored answer is sent: may this caller still
-	// see it? An error answers 403. Default: yes.
+	// see it? It can read the body from the start. An error answers 403. Default:
+	// yes.
 	ReplayCheck func(*http.Request) error
 
 	// Refuse writes the answer to a refused request. Default [WriteProblem].
@@ -107,14 +111,14 @@ type Policy struct {
 // withDefaults returns p with the defaults filled in, or an error that names the
 // field.
 func (p Policy) withDefaults() (Policy, error) {
-	p.Header = cmpOr(p.Header, DefaultHeader)
+	p.Header = cmp.Or(p.Header, DefaultHeader)
 	p.Methods = slices.Clone(p.Methods)
 	if len(p.Methods) == 0 {
 		p.Methods = []string{http.MethodPost, http.MethodPatch}
 	}
-	p.Window = cmpOr(p.Window, DefaultWindow)
-	p.MaxBody = cmpOr(p.MaxBody, DefaultMax)
-	p.MaxResponse = cmpOr(p.MaxResponse, DefaultMax)
+	p.Window = cmp.Or(p.Window, DefaultWindow)
+	p.MaxBody = cmp.Or(p.MaxBody, DefaultMax)
+	p.MaxResponse = cmp.Or(p.MaxResponse, DefaultMax)
 	if p.Fingerprint.Version == "" && p.Fingerprint.Of == nil {
 		p.Fingerprint = rawBody()
 	}
@@ -122,14 +126,6 @@ func (p Policy) withDefaults() (Policy, error) {
 		p.Keep = keepDefault
 	}
 	return p, p.check()
-}
-
-func cmpOr[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
 }
 
 func (p Policy) check() error {
@@ -202,7 +198,7 @@ func keepDefault(status int) bool {
 }
 
 // claimTTL is ClaimTTL, which follows the window where it isn't given.
-func (p Policy) claimTTL() time.Duration { return cmpOr(p.ClaimTTL, p.Window) }
+func (p Policy) claimTTL() time.Duration { return cmp.Or(p.ClaimTTL, p.Window) }
 
 func (p Policy) logger() *slog.Logger {
 	if p.Logger != nil {

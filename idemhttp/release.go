@@ -106,34 +106,33 @@ func (x *release) settle(ctx context.Context, buf *httpbuf.Buffer) (answer func(
 func (x *release) answer(buf *httpbuf.Buffer) {
 	switch {
 	case x.what == withoutResponse:
-		x.store(nil, x.endpoint.policy.Window)
+		x.store(nil)
 	case buf.TooLarge():
 		x.storeFailed(x.Request.Context(), "response not stored, repeats get 409", httpbuf.ErrTooLarge)
 		x.keepUnanswered()
 	default:
-		x.store(x.Response(buf), x.endpoint.policy.Window)
+		x.store(x.Response(buf))
 	}
 }
 
-// keepUnanswered refuses repeats for as long as the claim would have done.
-func (x *release) keepUnanswered() {
-	if ttl := x.endpoint.policy.claimTTL() - time.Since(x.since); ttl > 0 {
-		x.store(nil, ttl)
-	}
-}
+// keepUnanswered refuses repeats for as long as an answer would have been kept.
+// ClaimTTL is for claims that nobody was heard of: of this one it is known that
+// its work is done.
+func (x *release) keepUnanswered() { x.store(nil) }
 
-func (x *release) store(resp *Response, ttl time.Duration) {
-	ctx, cancel := x.storeContext()
-	defer cancel()
-	err := x.endpoint.store.Answer(ctx, x.Claim, resp, ttl)
+// store settles the claim with resp, or without an answer where it is nil: in
+// the background if it must be.
+func (x *release) store(resp *Response) {
+	ctx := context.WithoutCancel(x.Request.Context())
+	err := x.answerOnce(resp)
 	switch {
 	case errors.Is(err, ErrNotHolder):
 		x.Observe(Event{Kind: EventStoreError, Err: err})
-		x.endpoint.policy.logger().ErrorContext(ctx, "idemhttp: the endpoint outlived its claim, and another request ran meanwhile: ClaimTTL is too short",
-			"endpoint", x.endpoint.name, "took", time.Since(x.since), "ClaimTTL", x.endpoint.policy.claimTTL())
+		x.logOutlived(ctx)
 	case err != nil:
-		// The work is done and the claim refuses repeats all the same.
-		x.storeFailed(ctx, "answer not stored, repeats get 409", err)
+		// The work is done, and until it is stored the claim refuses repeats.
+		x.storeFailed(ctx, "answer not stored yet, repeats get 409", err)
+		x.retryAnswer(resp)
 	}
 }
 

@@ -16,6 +16,7 @@ var errDown = errors.New("idemhttptest: the store is down")
 // call, and may make it; calls are counted and their contexts checked.
 type faulty struct {
 	idemhttp.Store
+	bareOnly bool // Answer fails where there is an answer
 
 	mu     sync.Mutex
 	hooks  map[string]func(call func() error) error
@@ -91,7 +92,12 @@ func (f *faulty) Claim(ctx context.Context, c idemhttp.Claim, ttl time.Duration)
 }
 
 func (f *faulty) Answer(ctx context.Context, c idemhttp.Claim, resp *idemhttp.Response, ttl time.Duration) error {
-	return f.do(ctx, "Answer", func() error { return f.Store.Answer(ctx, c, resp, ttl) })
+	return f.do(ctx, "Answer", func() error {
+		if f.bareOnly && resp != nil {
+			return errDown
+		}
+		return f.Store.Answer(ctx, c, resp, ttl)
+	})
 }
 
 func (f *faulty) Release(ctx context.Context, id idemhttp.ID, token idemhttp.Token) error {

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/idem-go/idem/idemhttp"
@@ -17,7 +18,10 @@ var answerTests = []releaseTest{
 	{"an answer that can't be stored is sent all the same", testAnswerDown},
 	{"an endpoint that outlives its claim is answered", testOutlives},
 	{"an endpoint that outlives its claim doesn't touch the next one's", testOutlivesTakenOver},
-	{"a response over the limit refuses for ClaimTTL and no longer", testTooLargeTTL},
+	{"an answer that is late, after its claim has expired, is stored", testAnswerLate},
+	{"an answer that is too late doesn't touch the next one's", testAnswerTooLate},
+	{"an answer that is never taken leaves its claim", testAnswerNeverTaken},
+	{"a response over the limit refuses for the window, whatever ClaimTTL", testTooLargeWindow},
 	{"without a response the window counts", testBareWindow},
 }
 
@@ -46,7 +50,8 @@ func testAnswerDown(g *releaseRig) {
 		g.post().expectProblem(409, idemhttp.InProgress)
 	}
 	g.store.up("Answer")
-	g.post().expectProblem(409, idemhttp.InProgress)
+	eventually(g.T, "the answer is stored", func() bool { return g.post().status == 201 })
+	g.post().expect(201, "run 1").expectReplayed()
 	g.expectRuns(1)
 	if !g.logs.has(slog.LevelWarn, "not stored") {
 		g.Error("an answer that wasn't stored is not logged as a warning")
@@ -98,16 +103,69 @@ func testOutlivesTakenOver(g *releaseRig) {
 	}
 }
 
-func testTooLargeTTL(g *releaseRig) {
+// testAnswerLate: the store comes back when the claim has expired, in the midst
+// of the third attempt; the second one is late already, and makes two calls.
+func testAnswerLate(g *releaseRig) {
 	p := g.policy()
-	p.MaxResponse = 1
-	p.ClaimTTL = time.Second
-	p.Window = time.Hour
+	p.ClaimTTL = 50 * time.Millisecond
+	var calls atomic.Int64
+	stored := make(chan struct{})
+	g.store.on("Answer", func(call func() error) error {
+		if calls.Add(1) < 4 {
+			return errDown
+		}
+		defer close(stored)
+		return call()
+	})
 	g.full(p, g.created)
 	g.post().expect(201, "run 1")
-	g.post().expectProblem(409, idemhttp.NoAnswer)
-	eventually(g.T, "the claim expires", func() bool { return g.post().status == 201 })
+	select {
+	case <-stored:
+	case <-time.After(20 * time.Second):
+		g.Fatal("the answer is never stored")
+	}
+	g.post().expect(201, "run 1").expectReplayed()
+	g.expectRuns(1)
+}
+
+// testAnswerTooLate: another request has taken over meanwhile.
+func testAnswerTooLate(g *releaseRig) {
+	p := g.policy()
+	p.ClaimTTL = 300 * time.Millisecond
+	g.store.down("Answer")
+	g.full(p, func(w http.ResponseWriter, r *http.Request) {
+		if g.runs.Load() == 2 {
+			g.store.up("Answer")
+		}
+		g.created(w, r)
+	})
+	g.post().expect(201, "run 1")
+	eventually(g.T, "the claim expires and is taken over", func() bool { return g.post().status == 201 })
+	eventually(g.T, "the first one gives up", func() bool { return g.logs.has(slog.LevelError, "outlived its claim") })
+	g.post().expect(201, "run 2").expectReplayed()
 	g.expectRuns(2)
+}
+
+// testAnswerNeverTaken: the store takes the claim, and not this answer.
+func testAnswerNeverTaken(g *releaseRig) {
+	p := g.policy()
+	p.ClaimTTL = time.Second
+	g.store.bareOnly = true
+	g.full(p, g.created)
+	g.post().expect(201, "run 1")
+	g.post().expectProblem(409, idemhttp.InProgress)
+	eventually(g.T, "the claim is kept without the answer", func() bool { return g.post().header.Get("Retry-After") == "" })
+	g.post().expectProblem(409, idemhttp.NoAnswer)
+	g.expectRuns(1)
+}
+
+func testTooLargeWindow(g *releaseRig) {
+	p := g.brief()
+	p.MaxResponse = 1
+	g.full(p, g.created)
+	start := time.Now()
+	g.post().expect(201, "run 1")
+	g.expectWindow(start, p)
 }
 
 func testBareWindow(g *releaseRig) {

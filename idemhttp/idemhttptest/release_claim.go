@@ -94,7 +94,6 @@ func testAbandoned(g *releaseRig) {
 	g.full(p, g.created)
 	start := time.Now()
 	g.post().expect(201, "run 1")
-	g.store.up("Answer")
 	g.post().expectProblem(409, idemhttp.InProgress)
 	var last answer
 	eventually(g.T, "the claim expires", func() bool {

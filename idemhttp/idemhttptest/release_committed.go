@@ -16,7 +16,8 @@ var committedTests = []releaseTest{
 	{"a commit whose outcome isn't known counts", testCommittingKept},
 	{"a commit that is known to have failed doesn't count", testRolledBack},
 	{"one commit of several counts", testOneOfSeveral},
-	{"committed work that fails refuses for ClaimTTL and no longer", testCommittedTTL},
+	{"committed work that fails refuses for the window, whatever ClaimTTL", testCommittedWindow},
+	{"committed work that meets its deadline refuses for the window", testCommittedDeadline},
 	{"committed work that succeeds is answered", testCommittedAnswered},
 	{"a mark that comes after the release is logged", testLateMark},
 	{"a mark outside of a request does nothing", testMarkOutside},
@@ -118,21 +119,49 @@ func testOneOfSeveral(g *releaseRig) {
 	}, 1)
 }
 
-func testCommittedTTL(g *releaseRig) {
+// brief is a policy whose claims expire soon, and whose window doesn't.
+func (g *releaseRig) brief() idemhttp.Policy {
 	p := g.policy()
-	p.ClaimTTL = time.Second
-	p.Window = time.Hour
+	p.ClaimTTL = 50 * time.Millisecond
+	p.Window = time.Second
+	return p
+}
+
+// expectWindow sends repeats of a request until the endpoint runs again, which
+// is when the window is over, and not when ClaimTTL is.
+func (g *releaseRig) expectWindow(start time.Time, p idemhttp.Policy) {
+	g.Helper()
+	g.post().expectProblem(409, idemhttp.NoAnswer)
+	eventually(g.T, "the window ends", func() bool {
+		g.post()
+		return g.runs.Load() > 1
+	})
+	if held := time.Since(start); held < p.Window {
+		g.Errorf("ran again after %v, before the window", held)
+	}
+}
+
+func testCommittedWindow(g *releaseRig) {
+	p := g.brief()
 	g.full(p, func(w http.ResponseWriter, r *http.Request) {
 		idemhttp.Committed(r.Context())
 		w.WriteHeader(http.StatusInternalServerError)
 	})
 	start := time.Now()
 	g.post().expect(500, "")
-	g.post().expectProblem(409, idemhttp.NoAnswer)
-	eventually(g.T, "the claim expires", func() bool { return g.post().status == 500 })
-	if held := time.Since(start); held < p.ClaimTTL {
-		g.Errorf("ran again after %v, before ClaimTTL", held)
-	}
+	g.expectWindow(start, p)
+}
+
+// testCommittedDeadline commits, and is then ended by ClaimTTL in a slow call.
+func testCommittedDeadline(g *releaseRig) {
+	p := g.brief()
+	g.full(p, func(_ http.ResponseWriter, r *http.Request) {
+		idemhttp.Committed(r.Context())
+		<-r.Context().Done()
+	})
+	start := time.Now()
+	g.post().expectProblem(500, idemhttp.Failed)
+	g.expectWindow(start, p)
 }
 
 func testCommittedAnswered(g *releaseRig) {
