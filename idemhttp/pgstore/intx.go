@@ -34,6 +34,11 @@ var errNotKept = errors.New("idem: an answer with this status isn't kept")
 //
 // Nothing is claimed before fn runs. Of two requests with one key that run at
 // the same time one commits; the other is rolled back and answered from it.
+//
+// Inside another InTx on the same store and pool that has claimed the request,
+// fn runs in the outer transaction. Where the outer one has no claim, or another
+// store on the same pool, the request needs a second connection of that pool: it
+// is refused at once where MaxConns is 1, and after 5 seconds where none is free.
 func (e *Endpoint) InTx(fn TxFunc) http.HandlerFunc {
 	if fn == nil {
 		panic("idem: InTx: the endpoint is nil")
