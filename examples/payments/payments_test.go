@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -13,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -126,10 +130,12 @@ func testShop(t *testing.T, open func(t *testing.T) shop, again int) {
 		assert.Equal(t, 401, post(fiveDollars, "Idempotency-Key", "k").status)
 		assert.Equal(t, 401, s.send(t.Context(), http.MethodGet, "/payments", "").status)
 		assert.Equal(t, 400, post(fiveDollars, "X-User", "ann").status)
+		assert.Equal(t, 400, post(fiveDollars, "Idempotency-Key", "k", "X-User", "\xff").status)
+		assert.Equal(t, 400, s.send(t.Context(), http.MethodGet, "/payments", "", "X-User", "\xff").status)
 		for _, body := range []string{
 			``, `{`, `[]`, `{"account":"a1"}`, `{"account":"a1","cents":0}`, `{"account":"a1","cents":-5}`, `{"cents":5}`,
 			`{"account":"a1","cents":1.5}`, `{"account":"a1","cents":99999999999999999999}`, fiveDollars + fiveDollars,
-			`{"account":"` + strings.Repeat("a", 65) + `","cents":1}`,
+			`{"account":"` + strings.Repeat("a", 65) + `","cents":1}`, `{"account":"a\u0000b","cents":1}`,
 		} {
 			assert.Equal(t, 400, s.pay("bad", body).status, body)
 		}
@@ -242,4 +248,36 @@ func TestFlags(t *testing.T) {
 	var stderr bytes.Buffer
 	assert.Equal(t, 0, payments(t.Context(), []string{"-h"}, io.Discard, &stderr))
 	assert.Equal(t, 1, payments(t.Context(), []string{"-addr", "nowhere"}, io.Discard, &stderr))
+}
+
+// failingBooks fails each payment with an error of its own.
+type failingBooks struct {
+	memoryBooks
+	err error
+}
+
+func (f *failingBooks) pay(context.Context, string, payment, func() error) error { return f.err }
+
+func TestTheClientIsToldWhatIsKnown(t *testing.T) {
+	lost := errors.New("connection reset")
+	for _, test := range []struct {
+		err  error
+		says string
+	}{
+		{errFault, "was not made"},
+		{commitError(&pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "23505"}), "was not made"},
+		{commitError(&pgconn.PgError{SeverityUnlocalized: "FATAL", Code: "57P01"}), "isn't known"},
+		{commitError(pgx.ErrTxCommitRollback), "was not made"},
+		{commitError(fmt.Errorf("commit: %w", lost)), "isn't known"},
+		{commitError(context.DeadlineExceeded), "isn't known"},
+	} {
+		s := &service{books: &failingBooks{err: test.err}, mode: release, log: slog.New(slog.DiscardHandler)}
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(fiveDollars))
+		r.Header.Set("X-User", "ann")
+		s.plain(w, r)
+		assert.Equal(t, 500, w.Code)
+		assert.Contains(t, w.Body.String(), test.says, test.err)
+	}
+	assert.NoError(t, commitError(nil))
+	assert.ErrorIs(t, commitError(lost), lost)
 }

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idem-go/idem/idemhttp/pgstore"
@@ -95,7 +97,18 @@ func (b *pgBooks) pay(ctx context.Context, user string, p payment, beforeCommit 
 	if err := b.write(ctx, tx, user, p, beforeCommit); err != nil {
 		return err
 	}
-	return tx.Commit(ctx)
+	return commitError(tx.Commit(ctx))
+}
+
+// commitError: what was never sent, or what the server has refused, isn't
+// committed. Any other error leaves it open, a server that ends too.
+func commitError(err error) error {
+	var answered *pgconn.PgError
+	refused := errors.As(err, &answered) && answered.SeverityUnlocalized == "ERROR"
+	if err == nil || refused || pgconn.SafeToRetry(err) || errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errOutcomeUnknown, err)
 }
 
 func (b *pgBooks) write(ctx context.Context, tx pgx.Tx, user string, p payment, beforeCommit func() error) error {

@@ -8,7 +8,9 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/idem-go/idem/idemhttp"
 )
@@ -23,7 +25,8 @@ type payment struct {
 // books is where payments are written.
 type books interface {
 	// pay writes p. beforeCommit is called when it is written and not yet
-	// committed; an error of it undoes the payment.
+	// committed; an error of it undoes the payment. An error after which the
+	// payment may have been made wraps errOutcomeUnknown.
 	pay(ctx context.Context, user string, p payment, beforeCommit func() error) error
 	list(ctx context.Context, user string) ([]payment, error)
 }
@@ -46,6 +49,20 @@ func user(r *http.Request) (string, error) {
 	return "", errNoUser
 }
 
+// isText tells whether a database can store s as text.
+func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+
+// checkUser refuses a user that can't be one, before anything asks who it is.
+func checkUser(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if u, err := user(r); err == nil && !isText(u) {
+			problem(w, http.StatusBadRequest, "the header X-User is no text in UTF-8")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // policy is how the service wants its requests deduplicated.
 func (s *service) policy() idemhttp.Policy {
 	return idemhttp.Policy{
@@ -65,7 +82,7 @@ func (s *service) routes(pay http.Handler) http.Handler {
 	mux.Handle("POST /payments", pay)
 	mux.HandleFunc("GET /payments", s.list)
 	mux.HandleFunc("GET /payments/{id}", s.get)
-	return logged(s.log, mux)
+	return logged(s.log, checkUser(mux))
 }
 
 // pay handles POST /payments. An error means that nothing is to be kept.
@@ -97,8 +114,21 @@ func (s *service) pay(w http.ResponseWriter, r *http.Request) error {
 func (s *service) plain(w http.ResponseWriter, r *http.Request) {
 	if err := s.pay(w, r); err != nil {
 		s.log.Error("payment failed", "error", err)
-		problem(w, http.StatusInternalServerError, "The payment failed and was not made")
+		problem(w, http.StatusInternalServerError, failure(err))
 	}
+}
+
+// errOutcomeUnknown is wrapped by the error of a commit: it may have happened,
+// and only its answer been lost.
+var errOutcomeUnknown = errors.New("whether the payment was made isn't known")
+
+// failure is what the client is told: not that nothing was done, unless that is
+// so.
+func failure(err error) string {
+	if errors.Is(err, errOutcomeUnknown) {
+		return "Whether the payment was made isn't known: look at your payments before you try again"
+	}
+	return "The payment failed and was not made"
 }
 
 const maxAccount = 64
@@ -115,6 +145,8 @@ func readPayment(body io.Reader) (payment, error) {
 	switch {
 	case p.Account == "" || len(p.Account) > maxAccount:
 		return p, fmt.Errorf("account must have 1 to %d bytes", maxAccount)
+	case !isText(p.Account):
+		return p, errors.New("account must be text without NUL")
 	case p.Cents < 1:
 		return p, fmt.Errorf("cents must be at least 1, not %d", p.Cents)
 	}
