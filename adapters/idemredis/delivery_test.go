@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/idem-go/idem"
@@ -227,6 +228,34 @@ func TestExtend(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, next, "settled: no more calls")
 	require.Equal(t, calls, l.count("renew"))
+}
+
+// A verb was quicker: a sign of life would take back what it has given back.
+func TestExtendBesideAVerbDoesNothing(t *testing.T) {
+	asked := 0
+	client := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+		asked++
+		return nil, errHandler
+	}})
+	defer client.Close()
+	s, err := New(client, Consumer{"orders", "billing", "worker"}, FieldID("id"))
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		d := s.Delivery(redis.XMessage{ID: "1-2"})
+		time.Sleep(time.Minute) // of the bubble's own clock
+		d.settler.busy <- struct{}{}
+		extended := make(chan error)
+		go func() {
+			next, err := d.Extend(t.Context())
+			assert.Zero(t, next)
+			extended <- err
+		}()
+		synctest.Wait()
+		d.settler.note(idem.Requeue, true)
+		<-d.settler.busy
+		require.NoError(t, <-extended)
+		require.Zero(t, asked)
+	})
 }
 
 // What an earlier delivery gives back is in other hands by now, also if they are of

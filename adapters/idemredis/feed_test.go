@@ -48,25 +48,41 @@ func TestScanGoesPastWhatIsNotIdle(t *testing.T) {
 	require.Equal(t, int64(1), d.Delivered())
 }
 
-// A requeue is seen by a Next that waits already.
+// A requeue is seen by a Next that waits already, also while its read waits on, and
+// long before it looks for what was left pending.
 func TestRequeueWakesNext(t *testing.T) {
-	r := newRig(t)
-	s := r.source(dial(t))
+	r, l := newRig(t), dial(t)
+	s := r.source(l)
 	r.publish("a")
 	d := r.next(s)
+	s.feed.scanAt = time.Now().Add(time.Hour)
+	over := make(chan struct{})
+	defer close(over)
+	l.lose = func(cmd redis.Cmder) error {
+		if nameOf(cmd) == "xreadgroup" {
+			<-over
+		}
+		return nil
+	}
 	waiting := make(chan *Delivery)
-	go func() {
-		d, err := s.Next(context.Background())
+	next := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		d, err := s.Next(ctx)
 		assert.NoError(t, err)
 		waiting <- d
-	}()
-	r.eventually(func() bool { return len(s.slots) == 2 })
-	require.NoError(t, d.Requeue(t.Context(), nil))
-	d = <-waiting
-	require.Equal(t, "a", idOf(d))
-	require.Equal(t, int64(1), d.Delivered())
-	require.NoError(t, d.Requeue(t.Context(), errHandler))
-	require.Equal(t, int64(2), r.next(s).Delivered())
+	}
+	reads := l.count("xreadgroup")
+	for i, cause := range []error{nil, errHandler} {
+		go next()
+		r.eventually(func() bool { return len(s.slots) == 2 && l.count("xreadgroup") == reads+1 })
+		require.NoError(t, d.Requeue(t.Context(), cause))
+		d = <-waiting
+		require.NotNil(t, d)
+		require.Equal(t, "a", idOf(d))
+		require.Equal(t, int64(i+1), d.Delivered())
+	}
+	require.Equal(t, 2, l.count("xclaim"))
 }
 
 // What another consumer was quicker to claim doesn't come here, too.

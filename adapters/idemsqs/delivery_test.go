@@ -222,6 +222,27 @@ func TestExtendAsksEveryThirdOfTheTimeout(t *testing.T) {
 	})
 }
 
+// A verb was quicker: a sign of life would take back what it has given back.
+func TestExtendBesideAVerbDoesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &stub{}
+		d := deliver(t, c, types.Message{})
+		time.Sleep(time.Minute) // of the bubble's own clock
+		d.busy <- struct{}{}
+		extended := make(chan error)
+		go func() {
+			next, err := d.Extend(t.Context())
+			assert.Zero(t, next)
+			extended <- err
+		}()
+		synctest.Wait()
+		d.note(idem.Requeue, true)
+		<-d.busy
+		require.NoError(t, <-extended)
+		require.Empty(t, c.timeouts)
+	})
+}
+
 // SQS answers with an error to a timeout that ends later than this.
 func TestExtendKeepsWithinTwelveHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
