@@ -184,16 +184,27 @@ func (r *rig) receiver(handle func(context.Context, *Delivery) error) *Receiver 
 // what Consume has returned.
 func (m *member) consume(receiver *Receiver) (stop func() error) {
 	m.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	stopping, wait := m.start(receiver)
+	return func() error {
+		stopping()
+		return wait()
+	}
+}
+
+// start is consume in steps: when stop has returned, nothing new is begun, and wait
+// returns what Consume has returned.
+func (m *member) start(receiver *Receiver) (stop func(), wait func() error) {
+	m.t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
 	result := make(chan error, 1)
 	next := m.source.Next(receiver)
 	go func() { result <- receiver.Consume(ctx, 4, next) }()
-	stop = sync.OnceValue(func() error {
-		cancel()
-		return <-result
+	wait = sync.OnceValue(func() error { return <-result })
+	m.t.Cleanup(func() {
+		stop()
+		_ = wait()
 	})
-	m.t.Cleanup(func() { _ = stop() })
-	return stop
+	return stop, wait
 }
 
 // next takes one delivery by hand.

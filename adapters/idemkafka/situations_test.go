@@ -366,17 +366,16 @@ func TestShutdownInMidHandler(t *testing.T) {
 		r.produce(p, fmt.Sprint("first", p), fmt.Sprint("second", p))
 	}
 	m := r.join()
-	stop := m.consume(r.receiver(g.handle))
+	stop, wait := m.start(r.receiver(g.handle))
 	for range 4 {
 		<-g.entered
 	}
-	stopped := make(chan error)
-	go func() { stopped <- stop() }()
+	stop()
 	for range 3 {
 		g.gate <- nil
 	}
 	g.gate <- errHandler
-	require.ErrorIs(t, <-stopped, context.Canceled)
+	require.ErrorIs(t, wait(), context.Canceled)
 	assert.Equal(t, idem.Stats{Tracked: 3, Horizon: r.guard.Stats().Horizon, Begun: 4, Completed: 3, Released: 1}, r.guard.Stats(),
 		"what was fetched ahead never came before the guard")
 	assert.Equal(t, int64(3), r.total(4), "what was done is committed, on a context that lives")

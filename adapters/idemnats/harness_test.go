@@ -145,6 +145,17 @@ func (r *rig) receiver(handle func(context.Context, *Delivery) error) *Receiver 
 // what Consume has returned. What passes between broker and receiver, w sees.
 func (r *rig) consume(receiver *Receiver, w *wire, opts ...Option) (stop func() error) {
 	r.t.Helper()
+	stopping, wait := r.start(receiver, w, opts...)
+	return func() error {
+		stopping()
+		return wait()
+	}
+}
+
+// start is consume in steps: when stop has returned, nothing new is begun, and wait
+// returns what Consume has returned.
+func (r *rig) start(receiver *Receiver, w *wire, opts ...Option) (stop func(), wait func() error) {
+	r.t.Helper()
 	it, err := r.consumer.Messages(jetstream.PullMaxMessages(4))
 	require.NoError(r.t, err)
 	w.MessagesContext = it
@@ -152,13 +163,16 @@ func (r *rig) consume(receiver *Receiver, w *wire, opts ...Option) (stop func() 
 	result := make(chan error, 1)
 	next := r.source(opts...).Next(w)
 	go func() { result <- receiver.Consume(ctx, 4, next) }()
-	stop = sync.OnceValue(func() error {
+	stop = func() {
 		cancel()
 		it.Stop()
-		return <-result
+	}
+	wait = sync.OnceValue(func() error { return <-result })
+	r.t.Cleanup(func() {
+		stop()
+		_ = wait()
 	})
-	r.t.Cleanup(func() { _ = stop() })
-	return stop
+	return stop, wait
 }
 
 // settled waits until everything that was published is settled.

@@ -15,20 +15,19 @@ import (
 
 func TestShutdownInMidHandler(t *testing.T) {
 	r, g, w := newRig(t, 500*time.Millisecond), newGated(), wire{}
-	stop := r.consume(r.receiver(g.handle), &w)
+	stop, wait := r.start(r.receiver(g.handle), &w)
 	for i := range 10 {
 		r.publish(fmt.Sprint(i))
 	}
 	for range 4 {
 		<-g.entered
 	}
-	stopped := make(chan error)
-	go func() { stopped <- stop() }()
+	stop()
 	for range 3 {
 		g.gate <- nil
 	}
 	g.gate <- errHandler
-	require.ErrorIs(t, <-stopped, context.Canceled)
+	require.ErrorIs(t, wait(), context.Canceled)
 
 	assert.Equal(t, 3, w.count("ack"), "what was done is acked, on a context that lives")
 	assert.Equal(t, idem.Stats{Tracked: 3, Horizon: r.guard.Stats().Horizon, Begun: 4, Completed: 3, Released: 1}, r.guard.Stats(),

@@ -206,15 +206,26 @@ func (r *rig) receiver(handle func(context.Context, *Delivery) error) *Receiver 
 // what Consume has returned.
 func (r *rig) consume(receiver *Receiver, s *Source) (stop func() error) {
 	r.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	stopping, wait := r.start(receiver, s)
+	return func() error {
+		stopping()
+		return wait()
+	}
+}
+
+// start is consume in steps: when stop has returned, nothing new is begun, and wait
+// returns what Consume has returned.
+func (r *rig) start(receiver *Receiver, s *Source) (stop func(), wait func() error) {
+	r.t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
 	result := make(chan error, 1)
 	go func() { result <- receiver.Consume(ctx, 4, s.Next) }()
-	stop = sync.OnceValue(func() error {
-		cancel()
-		return <-result
+	wait = sync.OnceValue(func() error { return <-result })
+	r.t.Cleanup(func() {
+		stop()
+		_ = wait()
 	})
-	r.t.Cleanup(func() { _ = stop() })
-	return stop
+	return stop, wait
 }
 
 // next takes one delivery by hand.

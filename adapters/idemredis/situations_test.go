@@ -283,17 +283,16 @@ func TestShutdownInMidHandler(t *testing.T) {
 		r.publish(fmt.Sprint(i))
 	}
 	s := r.source(dial(t), WithBatch(16), WithRequeueDelay(0))
-	stop := r.consume(r.receiver(g.handle), s)
+	stop, wait := r.start(r.receiver(g.handle), s)
 	for range 4 {
 		<-g.entered
 	}
-	stopped := make(chan error)
-	go func() { stopped <- stop() }()
+	stop()
 	g.gate <- errHandler
 	for range 3 {
 		g.gate <- nil
 	}
-	require.ErrorIs(t, <-stopped, context.Canceled)
+	require.ErrorIs(t, wait(), context.Canceled)
 	require.NoError(t, s.GiveBack(t.Context()))
 	stats := r.guard.Stats()
 	assert.Equal(t, uint64(4), stats.Begun, "what was only fetched ahead doesn't touch the guard")

@@ -1,8 +1,10 @@
 package idemsqs
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -64,7 +66,22 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
-	return w.RoundTripper.RoundTrip(r)
+	answer, err := w.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	return answer, whole(answer)
+}
+
+// whole reads the answer to its end. The SDK closes the request's body as soon as it
+// has the answer's header; net/http, if it is still about to see that this body has
+// ended, takes that for a failed write and cuts the connection under the answer. A
+// server in the same process is quick enough for that.
+func whole(answer *http.Response) error {
+	body, err := io.ReadAll(answer.Body)
+	_ = answer.Body.Close()
+	answer.Body = io.NopCloser(bytes.NewReader(body))
+	return err
 }
 
 func (w *wire) cut() { w.dead.Store(true) }
@@ -124,15 +141,26 @@ func (r *rig) receiver(handle func(context.Context, *Delivery) error) *Receiver 
 // what Consume has returned.
 func (r *rig) consume(receiver *Receiver, s *Source) (stop func() error) {
 	r.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	stopping, wait := r.start(receiver, s)
+	return func() error {
+		stopping()
+		return wait()
+	}
+}
+
+// start is consume in steps: when stop has returned, nothing new is begun, and wait
+// returns what Consume has returned.
+func (r *rig) start(receiver *Receiver, s *Source) (stop func(), wait func() error) {
+	r.t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
 	result := make(chan error, 1)
 	go func() { result <- receiver.Consume(ctx, 4, s.Next) }()
-	stop = sync.OnceValue(func() error {
-		cancel()
-		return <-result
+	wait = sync.OnceValue(func() error { return <-result })
+	r.t.Cleanup(func() {
+		stop()
+		_ = wait()
 	})
-	r.t.Cleanup(func() { _ = stop() })
-	return stop
+	return stop, wait
 }
 
 // next takes one delivery by hand.

@@ -318,17 +318,16 @@ func TestShutdownInMidHandler(t *testing.T) {
 		r.publish(strconv.Itoa(i))
 	}
 	s := r.source(WithBatch(10))
-	stop := r.consume(r.receiver(g.handle), s)
+	stop, wait := r.start(r.receiver(g.handle), s)
 	for range 4 {
 		<-g.entered
 	}
-	stopped := make(chan error)
-	go func() { stopped <- stop() }()
+	stop()
 	g.gate <- errHandler
 	for range 3 {
 		g.gate <- nil
 	}
-	require.ErrorIs(t, <-stopped, context.Canceled)
+	require.ErrorIs(t, wait(), context.Canceled)
 	require.NoError(t, s.GiveBack(t.Context())) // there is always more, so it needn't wait
 	stats := r.guard.Stats()
 	assert.Equal(t, uint64(4), stats.Begun, "what was only fetched ahead doesn't touch the guard")
