@@ -77,28 +77,32 @@
 // half the window and the same numbers. A flood of the one kind never evicts the
 // other.
 //
-// # Shards, and no lock over all
+// # Shards, and who turns the generations
 //
 // Ids are spread over up to 64 shards by their hash. All that is known of an id
 // is in its shard, behind the shard's mutex, so that of any number of concurrent
 // calls one gets the claim. Every call takes one such lock, does work of constant
-// size that calls no foreign code, and lets go. Only Stats takes them all, in
-// their order, and nobody waits for a second while holding one in any other.
+// size that calls no foreign code, and lets go.
 //
-// The generations are the whole guard's, not a shard's. An era says which two
-// there are, when each began and, in an atomic count, how many ids it holds. It
-// is never changed but replaced, by compare-and-swap: by the call whose id the
-// young generation doesn't take, or that finds a life at its end. One of the
-// racing calls wins, the others look again. An id reserves its place in the count
-// before it lands, so the bounds are exact for the guard as a whole. A shard
-// compares the era it knows with the current one when it is next asked, under its
-// lock, and empties the sets of generations that are over. A shard that nobody
-// asks is behind, but nobody can see that. The call that rotated the generations then
-// goes round all shards, one lock at a time, so that memory is given back.
+// The generations are the whole guard's, not a shard's, so turning them takes the
+// locks of all shards: first the guard's own mutex, then theirs. Nobody holds more
+// than one shard's lock without that mutex, so no order can be wrong. It happens
+// when time has ended something or an id finds no place, a few times for each
+// generation however many ids it has. The call that meets it lets go of its shard,
+// takes all locks and begins again: whatever others did meanwhile, it then sees.
+// With all locks held the rules for one set of ids are those for all, and every
+// shard leaves with the same two generations, its outdated set emptied.
 //
-// An id that has reserved its place and lands after the next rotation lands in the
-// set of the generation it counts for, which is consulted as long as it should
-// be: it is as if the two had come in the other order.
+// Between two turns a shard need not look at the others. It knows from when to
+// when time changes nothing, and it has been dealt a part of the places that the
+// young generation has left. Once its part is used up the call takes all locks,
+// counts what is left everywhere and deals anew; only when nothing is left does the
+// generation close. So the bounds are exact for the guard as a whole, at any
+// maxTracked, and no count is shared.
+//
+// A call reads the clock before it has the lock, and may be late. It can't make a
+// generation begin before the last id landed in the one it closes: that would close
+// the next one early, and take that id with it before its time.
 //
 // # Ids
 //
@@ -111,5 +115,7 @@
 //
 // A clock is read once a call, outside the lock. With the standard clock all is
 // reckoned on the monotonic reading. An injected clock may stand still, jump and
-// step back: a generation that began in the future begins now.
+// step back: a generation that began in the future begins now. Of an injected clock
+// without monotonic readings, a call that was slow to get here looks like a step
+// back.
 package idem

@@ -64,14 +64,12 @@ func (f *flights) take() uint32 {
 	return ref
 }
 
-// remove ends the flight in a slot and returns its last state, which is valid
-// until the next add.
-func (f *flights) remove(slot int) *flight {
+// remove ends the flight in a slot.
+func (f *flights) remove(slot int) {
 	ref := f.table.refs[slot]
 	f.table.remove(slot, f.hashOf)
 	f.slab[ref].next = f.free
 	f.free = ref + 1
-	return &f.slab[ref]
 }
 
 // each calls fn for every flight, in no order.
@@ -118,18 +116,22 @@ func (l *lapsed) add(f *flight) {
 	l.young[f.token] = f.key.hash
 }
 
-// take forgets c and says whether it was there: a late claim settles once, too.
-func (l *lapsed) take(c *Claim) bool {
+func (l *lapsed) has(c *Claim) bool {
+	hash, ok := l.young[c.token]
+	if !ok {
+		hash, ok = l.old[c.token]
+	}
+	return ok && hash == c.hash
+}
+
+// drop forgets c: a late claim settles once, too.
+func (l *lapsed) drop(c *Claim) {
 	for _, m := range [...]*map[uint64]uint64{&l.young, &l.old} {
-		if hash, ok := (*m)[c.token]; ok && hash == c.hash {
-			delete(*m, c.token)
-			if len(*m) == 0 {
-				*m = nil // an empty map keeps the size it once had
-			}
-			return true
+		delete(*m, c.token)
+		if len(*m) == 0 {
+			*m = nil // an empty map keeps the size it once had
 		}
 	}
-	return false
 }
 
 func (l *lapsed) len() int { return len(l.young) + len(l.old) }

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -24,10 +25,13 @@ type Generational struct {
 	seed       maphash.Seed
 	firstToken uint64
 
-	terminal eras
-	inFlight eras
+	shards []atomic.Pointer[shard] // each made when it is first needed
 
-	shards       []atomic.Pointer[shard] // each made when it is first needed
+	mu       sync.Mutex // held by who holds more than one shard's lock, and who makes a shard
+	alone    bool       // somebody holds all locks
+	terminal course
+	inFlight course
+
 	unidentified atomic.Uint64
 }
 
@@ -88,8 +92,8 @@ func shardsFor(maxTracked, procs int) int {
 
 // limitFor is how many ids a generation takes: half of maxTracked, so that two
 // of them keep the bound, or as many as the references of all shards reach.
-func limitFor(maxTracked int) int64 {
-	return min(int64(maxTracked/2), maxShards*mostIDsAShard)
+func limitFor(maxTracked int) int {
+	return int(min(int64(maxTracked/2), maxShards*mostIDsAShard))
 }
 
 // twice d, or the longest duration there is.
@@ -120,15 +124,24 @@ func (g *Generational) tryBegin(id Identity, look glance) (Claim, State) {
 	}
 	var k key
 	k.set(g.seed, id, g.identity)
-	now, sh := g.line.now(), g.shard(k.hash)
-	sh.mu.Lock()
-	token, state := sh.tryBegin(&now, &k, look)
-	sh.unlock()
-	g.tidy(&now)
+	now := g.line.now()
+	token, state := g.beginAt(&now, &k, look)
 	if state != Begun {
 		return Claim{}, state
 	}
 	return Claim{id: id, token: token, hash: k.hash}, Begun
+}
+
+func (g *Generational) beginAt(now *moment, k *key, look glance) (uint64, State) {
+	sh := g.enter(now, k.hash)
+	token, state, ok := sh.tryBegin(now, k, look)
+	if !ok {
+		g.enterAll(now, sh)
+		token, state, _ = sh.tryBegin(now, k, look)
+		g.leaveOthers(sh)
+	}
+	sh.unlock()
+	return token, state
 }
 
 // Complete says that the message is handled. A claim whose lease has run out is
@@ -169,11 +182,18 @@ func (g *Generational) settle(c Claim, v verb) {
 	if g.off() || c.hash == 0 {
 		return
 	}
-	now, sh := g.line.now(), g.shard(c.hash)
-	sh.mu.Lock()
-	sh.settle(&now, &c, v)
+	now := g.line.now()
+	g.settleAt(&now, &c, v)
+}
+
+func (g *Generational) settleAt(now *moment, c *Claim, v verb) {
+	sh := g.enter(now, c.hash)
+	if !sh.settle(now, c, v) {
+		g.enterAll(now, sh)
+		sh.settle(now, c, v)
+		g.leaveOthers(sh)
+	}
 	sh.unlock()
-	g.tidy(&now)
 }
 
 // Wait returns nil once TryBegin would not answer InFlight, or ctx's error if
@@ -185,11 +205,11 @@ func (g *Generational) Wait(ctx context.Context, id Identity) error {
 	}
 	var k key
 	k.set(g.seed, id, g.identity)
-	sh := g.shard(k.hash)
 	for {
 		now := g.line.now()
-		r := sh.waitIn(&now, &k)
-		g.tidy(&now)
+		sh := g.enter(&now, k.hash)
+		r := sh.waitIn(&k)
+		sh.unlock()
 		if r == nil {
 			return nil
 		}
@@ -207,13 +227,10 @@ func (g *Generational) Forget(id Identity) bool {
 	}
 	var k key
 	k.set(g.seed, id, g.identity)
-	now, sh := g.line.now(), g.shard(k.hash)
-	sh.mu.Lock()
-	sh.follow(&now)
-	forgotten := !sh.flying(&k) && sh.forget(&k)
-	sh.unlock()
-	g.tidy(&now)
-	return forgotten
+	now := g.line.now()
+	sh := g.enter(&now, k.hash)
+	defer sh.unlock()
+	return !sh.flying(&k) && sh.forget(&k)
 }
 
 // Stats returns what the guard holds and has done.
@@ -222,15 +239,17 @@ func (g *Generational) Stats() Stats {
 		return Stats{}
 	}
 	now := g.line.now()
-	shards := g.lockAll()
-	s := Stats{Horizon: g.terminal.at(&now).horizon(g.line.time(now), g.terminal.half)}
-	for _, sh := range shards {
-		sh.follow(&now)
-		sh.addTo(&s)
-		sh.unlock()
+	g.lockAll()
+	g.age(&now)
+	s := Stats{
+		Horizon:        g.terminal.era.horizon(g.line.time(now), g.terminal.half),
+		EarlyRotations: g.terminal.early,
+		Unidentified:   g.unidentified.Load(),
 	}
-	s.Unidentified = g.unidentified.Load()
-	s.EarlyRotations = g.terminal.early.Load()
+	for sh := range g.made {
+		sh.addTo(&s)
+	}
+	g.leaveOthers(nil)
 	return s
 }
 
@@ -243,40 +262,19 @@ func (g *Generational) shard(hash uint64) *shard {
 	return g.makeShard(slot, hash)
 }
 
+// makeShard also takes part in the order of locks: nobody turns the generations
+// meanwhile. A new shard has no room; with its first id it gets its part.
 func (g *Generational) makeShard(slot *atomic.Pointer[shard], hash uint64) *shard {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if sh := slot.Load(); sh != nil {
+		return sh
+	}
 	sh := &shard{g: g, index: hash & uint64(len(g.shards)-1)}
 	sh.terminal.sets[0].seed, sh.terminal.sets[1].seed = g.seed, g.seed
-	sh.lapsed.half = max(minLapsed, int(g.inFlight.limit)/len(g.shards))
-	slot.CompareAndSwap(nil, sh)
-	return slot.Load()
-}
-
-// lockAll locks all shards there are, in their order. Everybody else holds one
-// at a time, so this is the only order there is.
-func (g *Generational) lockAll() []*shard {
-	shards := make([]*shard, 0, len(g.shards))
-	for i := range g.shards {
-		if sh := g.shards[i].Load(); sh != nil {
-			sh.mu.Lock()
-			shards = append(shards, sh)
-		}
-	}
-	return shards
-}
-
-// tidy lets every shard follow a rotation, so that the memory of the ids it ended
-// is given back or used again, also where no id comes by.
-func (g *Generational) tidy(now *moment) {
-	if !g.terminal.untidy.Load() && !g.inFlight.untidy.Load() {
-		return
-	}
-	g.terminal.untidy.Store(false)
-	g.inFlight.untidy.Store(false)
-	for i := range g.shards {
-		if sh := g.shards[i].Load(); sh != nil {
-			sh.mu.Lock()
-			sh.follow(now)
-			sh.unlock()
-		}
-	}
+	sh.terminal.turn, sh.inFlight.turn = g.terminal.era.youngIn(), g.inFlight.era.youngIn()
+	sh.lapsed.half = max(minLapsed, g.inFlight.limit/len(g.shards))
+	sh.heed()
+	slot.Store(sh)
+	return sh
 }

@@ -85,8 +85,9 @@ func TestWaitGoesOnWhenAnotherTookTheId(t *testing.T) {
 		sh.settle(&now, &c, release)
 		var k key
 		k.set(g.seed, ID("a"), IDAndDestination)
-		token, state := sh.tryBegin(&now, &k, first)
+		token, state, ok := sh.tryBegin(&now, &k, first)
 		sh.mu.Unlock()
+		require.True(t, ok)
 		require.Equal(t, Begun, state)
 		synctest.Wait()
 		require.Empty(t, done)

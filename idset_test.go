@@ -190,9 +190,9 @@ func TestFlightsAgainstTheBuiltInMap(t *testing.T) {
 				require.GreaterOrEqual(t, slot, 0)
 				require.Equal(t, slot, f.findClaim(&Claim{token: tok, hash: k.hash}))
 				require.Negative(t, f.findClaim(&Claim{token: tok + 1, hash: k.hash}))
-				gone := f.remove(slot)
-				require.Equal(t, tok, gone.token)
-				require.Equal(t, k.bytes(), gone.key.bytes())
+				require.Equal(t, tok, f.at(slot).token)
+				require.Equal(t, k.bytes(), f.at(slot).key.bytes())
+				f.remove(slot)
 				delete(known, id)
 			} else {
 				require.Negative(t, slot)
@@ -241,11 +241,12 @@ func TestLapsedKnowsTheYoungestAndEachOnce(t *testing.T) {
 		require.LessOrEqual(t, l.len(), 20)
 	}
 	claim := func(i int) *Claim { return &Claim{token: uint64(i), hash: uint64(i) + 1000} }
-	require.False(t, l.take(claim(79)))
+	require.False(t, l.has(claim(79)))
 	for i := 80; i < 100; i++ {
-		require.False(t, l.take(&Claim{token: uint64(i), hash: 1}), "another id's hash")
-		require.True(t, l.take(claim(i)))
-		require.False(t, l.take(claim(i)))
+		require.False(t, l.has(&Claim{token: uint64(i), hash: 1}), "another id's hash")
+		require.True(t, l.has(claim(i)))
+		l.drop(claim(i))
+		require.False(t, l.has(claim(i)))
 	}
 	require.Zero(t, l.len())
 }

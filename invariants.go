@@ -29,17 +29,25 @@ func (sh *shard) mustHold() {
 	}
 }
 
+// mustAgree panics if the shards don't agree on the generations. It needs all
+// locks.
+func (g *Generational) mustAgree() {
+	if !invariants {
+		return
+	}
+	if err := errors.Join(g.checkPlaces(&g.terminal), g.checkPlaces(&g.inFlight)); err != nil {
+		panic(fmt.Sprintf("idem: broken invariant: %v", err))
+	}
+}
+
 // check says what is wrong with the shard, if anything is.
 func (sh *shard) check() error {
-	if sh.terminal.seen == nil || sh.inFlight.seen == nil {
-		return nil // nothing has happened yet
-	}
 	var errs []error
 	for i := range 2 {
 		ids, flying := &sh.terminal.sets[i], &sh.inFlight.sets[i]
 		errs = append(errs,
-			ids.check(), sh.checkKeys(ids), sh.terminal.checkLife(i, ids.len(), sh.g.terminal.limit),
-			flying.check(), sh.checkFlights(flying), sh.inFlight.checkLife(i, flying.len(), sh.g.inFlight.limit))
+			ids.check(), sh.checkKeys(ids), sh.checkLife(&sh.g.terminal, i),
+			flying.check(), sh.checkFlights(flying), sh.checkLife(&sh.g.inFlight, i))
 	}
 	errs = append(errs, sh.checkTwice(), sh.waits.check())
 	if n := sh.lapsed.len(); n > 2*sh.lapsed.half {
@@ -88,21 +96,31 @@ func (sh *shard) checkTwice() error {
 	return err
 }
 
-// checkLife says what is wrong with the count of the generation in sets[i], of
-// which the shard holds n.
-func (t *twin[S]) checkLife(i, n int, limit int64) error {
-	if t.number[i] != t.due(i) {
-		return fmt.Errorf("sets[%d] is of generation %d, not %d", i, t.number[i], t.due(i))
+// checkLife looks for ids of a generation that is over, and for more of a
+// generation than there may be.
+func (sh *shard) checkLife(c *course, i int) error {
+	n, s := sh.held(c, i), sh.share(c)
+	switch {
+	case n > 0 && !c.era.generation(i).alive:
+		return fmt.Errorf("%d ids in a generation that is over", n)
+	case n > c.limit, i == c.era.youngIn() && c.era.young.alive && n+s.room > c.limit, s.room < 0:
+		return fmt.Errorf("%d ids and %d places in sets[%d], of %d at the most", n, s.room, i, c.limit)
+	case s.closes != c.closes:
+		return fmt.Errorf("the young generation closes at %d, not %d", s.closes, c.closes)
 	}
-	g := t.generation(i)
-	if !g.alive() {
-		if n > 0 {
-			return fmt.Errorf("%d ids in a generation that is over", n)
-		}
-		return nil
+	return nil
+}
+
+// checkPlaces says whether the places of a young generation are all there. It
+// needs all locks.
+func (g *Generational) checkPlaces(c *course) error {
+	places, n := 0, 0
+	for sh := range g.made {
+		places += sh.share(c).room + sh.held(c, c.era.youngIn())
+		n++
 	}
-	if landed := g.landed.Load(); landed < int64(n) || landed > limit {
-		return fmt.Errorf("%d ids landed of %d at the most, and one shard has %d", landed, limit, n)
+	if c.era.young.alive && n > 0 && places != c.limit {
+		return fmt.Errorf("%d places in a generation, not %d", places, c.limit)
 	}
 	return nil
 }

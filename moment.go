@@ -39,14 +39,26 @@ func (l *timeline) time(m moment) time.Time {
 	return m.read
 }
 
-// notBefore is now, or since if that is later and the clock is the standard one,
-// which never steps back: now was read by a call that was slow to get here.
+// notBefore is now, or since if that is later and now was read by a call that was
+// slow to get here. The standard clock never steps back, so there that is so
+// always.
 func (l *timeline) notBefore(now moment, since time.Duration) moment {
-	if l.clock == nil && now.since < since {
-		now.since = since
+	slow := since - now.since
+	if now.since >= since || l.clock != nil && (slow > slowCall || slow < 0 || !monotonic(now.read)) {
+		return now
 	}
-	return now
+	return moment{since: since, read: now.read.Add(slow)}
 }
+
+// slowCall is how much older than another call's the monotonic reading of an
+// injected clock may be and still be taken for that of a call that was slow to get
+// here. A fake clock that was set to time.Now() once is monotonic too, and may be
+// stepped back; and a call that slept longer does no harm unless it slept for half
+// the window.
+const slowCall = time.Second
+
+// monotonic says whether t has a monotonic reading, which Round strips.
+func monotonic(t time.Time) bool { return t != t.Round(0) }
 
 // after is d after start, since the epoch, or the longest there is. Of a start
 // that is too early to be told since the epoch it is the shortest there is, which
@@ -61,24 +73,3 @@ func (l *timeline) after(start time.Time, d time.Duration) time.Duration {
 		return since + d
 	}
 }
-
-// slowCall is how much older than another call's the monotonic reading of an
-// injected clock may be and still be taken for that of a call that was slow to get
-// here. A fake clock that was set to time.Now() once is monotonic too, and may be
-// stepped back; and a call that slept longer does no harm unless it slept for half
-// the window.
-const slowCall = time.Second
-
-// elapsed returns how long before now start was, and whether the clock has
-// stepped back behind it. A monotonic clock doesn't: there, now is merely older
-// than start, read by a call that was slow to get here, and no time has passed.
-func elapsed(start, now time.Time) (d time.Duration, stepped bool) {
-	d = now.Sub(start)
-	if d < 0 && d >= -slowCall && monotonic(now) {
-		return 0, false
-	}
-	return d, d < 0
-}
-
-// monotonic says whether t has a monotonic reading, which Round strips.
-func monotonic(t time.Time) bool { return t != t.Round(0) }

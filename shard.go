@@ -3,6 +3,7 @@ package idem
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // shard holds the ids of one part of the hashes. All that is known of an id is
@@ -11,14 +12,15 @@ type shard struct {
 	g     *Generational
 	index uint64
 
-	mu       sync.Mutex // protects all that follows
-	terminal twin[idset]
-	inFlight twin[flights]
-	lapsed   lapsed
-	waits    waits
-	stats    Stats // the counters
-	begun    uint64
-	checks   uint64 // see mustHold
+	mu          sync.Mutex    // protects all that follows
+	from, until time.Duration // moments from one to before the other: time changes nothing
+	terminal    twin[idset]
+	inFlight    twin[flights]
+	lapsed      lapsed
+	waits       waits
+	stats       Stats // the counters
+	begun       uint64
+	checks      uint64 // see mustHold
 }
 
 // glance says whether a look at an id is a delivery's first.
@@ -38,43 +40,71 @@ const (
 	release
 )
 
-// follow catches up with what time and other shards have done.
-func (sh *shard) follow(now *moment) {
-	if e := sh.g.terminal.current.Load(); e != sh.terminal.seen || !e.calmAt(now) {
-		sh.followTerminal(sh.g.terminal.at(now))
+// ended is what a message that was settled so is.
+func (v verb) ended() State {
+	if v == reject {
+		return Rejected
 	}
-	if e := sh.g.inFlight.current.Load(); e != sh.inFlight.seen || !e.calmAt(now) {
-		sh.followInFlight(sh.g.inFlight.at(now))
-	}
+	return Completed
 }
 
-func (sh *shard) followTerminal(e *era) {
-	if sh.terminal.seen == e {
-		return
+func (sh *shard) calm(now *moment) bool { return now.since >= sh.from && now.since < sh.until }
+
+func (sh *shard) share(c *course) *share {
+	if c == &sh.g.terminal {
+		return &sh.terminal.share
 	}
-	sh.terminal.follow(e, func(gone, like *idset) { gone.recycle(like) })
+	return &sh.inFlight.share
 }
 
-// followInFlight also notes the claims whose lease has run out.
-func (sh *shard) followInFlight(e *era) {
-	if sh.inFlight.seen == e {
-		return
+// held is how many ids of a course are in its set with index i.
+func (sh *shard) held(c *course, i int) int {
+	if c == &sh.g.terminal {
+		return sh.terminal.sets[i].len()
 	}
-	sh.inFlight.follow(e, func(gone, like *flights) {
-		sh.stats.LeasesExpired += uint64(gone.len())
-		gone.each(sh.lapsed.add)
-		gone.recycle(like)
-	})
+	return sh.inFlight.sets[i].len()
+}
+
+// heed takes over what follows from the eras.
+func (sh *shard) heed() {
+	t, f := &sh.g.terminal, &sh.g.inFlight
+	sh.from, sh.until = max(t.calm, f.calm), min(t.stale, f.stale)
+	sh.terminal.closes, sh.inFlight.closes = t.closes, f.closes
+}
+
+// follow brings the shard from an era of c to the one that has followed. Claims in
+// a generation that is over have lapsed.
+func (sh *shard) follow(c *course, from era) {
+	if c == &sh.g.terminal {
+		sh.terminal.follow(from, c.era, func(gone, like *idset) { gone.recycle(like) })
+	} else {
+		sh.inFlight.follow(from, c.era, func(gone, like *flights) {
+			sh.stats.LeasesExpired += uint64(gone.len())
+			gone.each(sh.lapsed.add)
+			gone.recycle(like)
+		})
+	}
+	sh.heed()
+}
+
+// takes says whether an id can land at now: if not here, then behind all locks,
+// where room can be made.
+func (sh *shard) takes(c *course, now *moment) bool {
+	if sh.share(c).takes(now) {
+		return true
+	}
+	if !sh.g.alone {
+		return false
+	}
+	sh.g.makeRoom(c, now, sh)
+	return true
 }
 
 // state is what TryBegin would answer. Completed and Rejected outrank InFlight:
 // a late Complete may have overtaken a claim.
 func (sh *shard) state(k *key) State {
-	for i := range sh.terminal.sets {
-		set := &sh.terminal.sets[i]
-		if slot := set.find(k); slot >= 0 {
-			return set.state(slot)
-		}
+	if i, slot := sh.find(k); slot >= 0 {
+		return sh.terminal.sets[i].state(slot)
 	}
 	if sh.flying(k) {
 		return InFlight
@@ -82,23 +112,36 @@ func (sh *shard) state(k *key) State {
 	return Begun
 }
 
+// find returns the terminal set and the slot of k; the slot is -1 if there is
+// none.
+func (sh *shard) find(k *key) (i, slot int) {
+	for i := range sh.terminal.sets {
+		if slot := sh.terminal.sets[i].find(k); slot >= 0 {
+			return i, slot
+		}
+	}
+	return 0, -1
+}
+
 func (sh *shard) flying(k *key) bool {
 	return sh.inFlight.sets[0].find(k) >= 0 || sh.inFlight.sets[1].find(k) >= 0
 }
 
 // tryBegin answers for one delivery, and returns the token of the claim with
-// Begun.
-func (sh *shard) tryBegin(now *moment, k *key, look glance) (uint64, State) {
-	sh.follow(now)
+// Begun. If it isn't ok for want of room nothing has happened.
+func (sh *shard) tryBegin(now *moment, k *key, look glance) (token uint64, state State, ok bool) {
 	if state := sh.state(k); state != Begun {
 		sh.countDuplicate(state, look)
-		return 0, state
+		return 0, state, true
 	}
-	token := sh.nextToken()
-	sh.followInFlight(sh.g.inFlight.reserve(now))
+	if !sh.takes(&sh.g.inFlight, now) {
+		return 0, Begun, false
+	}
+	token = sh.nextToken()
+	sh.inFlight.land(now)
 	sh.inFlight.young().add(k, token)
 	sh.stats.Begun++
-	return token, Begun
+	return token, Begun, true
 }
 
 func (sh *shard) countDuplicate(state State, look glance) {
@@ -126,88 +169,128 @@ func (sh *shard) nextToken() uint64 {
 	}
 }
 
-// settle ends c, if it is in flight, and wakes who waits for that.
-func (sh *shard) settle(now *moment, c *Claim, v verb) {
-	sh.follow(now)
-	f := sh.takeOut(c)
-	if f == nil {
-		sh.settleLate(now, c, v)
-		return
-	}
-	switch v {
-	case complete:
-		sh.stats.Completed++
-		sh.remember(now, f, Completed)
-	case reject:
-		sh.stats.Rejected++
-		sh.remember(now, f, Rejected)
-	case release:
+// settle ends c, if it is in flight, and wakes who waits for that. If it isn't ok
+// for want of room nothing has happened.
+func (sh *shard) settle(now *moment, c *Claim, v verb) (ok bool) {
+	i, slot := sh.locate(c)
+	switch {
+	case slot < 0:
+		return sh.settleLate(now, c, v)
+	case v == release:
 		sh.stats.Released++
+		sh.takeOut(i, slot)
+	case !sh.remember(now, sh.inFlight.sets[i].at(slot), v):
+		return false
+	default:
+		sh.takeOut(i, slot)
 	}
 	sh.waits.wake(c.hash)
+	return true
 }
 
 // release ends c without a look at the time.
 func (sh *shard) release(c *Claim) {
-	if sh.takeOut(c) != nil {
+	if i, slot := sh.locate(c); slot >= 0 {
 		sh.stats.Released++
+		sh.takeOut(i, slot)
 		sh.waits.wake(c.hash)
 	}
 }
 
-// takeOut ends c's flight and returns what it was, or nil.
-func (sh *shard) takeOut(c *Claim) *flight {
+// locate returns the set and the slot of c's flight; the slot is -1 if there is
+// none.
+func (sh *shard) locate(c *Claim) (i, slot int) {
 	for i := range sh.inFlight.sets {
-		set := &sh.inFlight.sets[i]
-		if slot := set.findClaim(c); slot >= 0 {
-			sh.inFlight.generation(i).giveBack()
-			return set.remove(slot)
+		if slot := sh.inFlight.sets[i].findClaim(c); slot >= 0 {
+			return i, slot
 		}
 	}
-	return nil
+	return 0, -1
 }
 
-// remember makes the id of a settled claim terminal. It was unknown when the
-// claim was begun, so only a late Complete can have made it terminal since; but
-// that may be so long ago that it is forgotten again.
-func (sh *shard) remember(now *moment, f *flight, ended State) {
-	if f.overtaken && sh.state(&f.key) == Completed {
-		return
+func (sh *shard) takeOut(i, slot int) {
+	sh.inFlight.sets[i].remove(slot)
+	sh.inFlight.giveBack(i)
+}
+
+// remember makes the id of a claim that is settled now terminal. It was unknown
+// when the claim was begun, so only a late Complete can have made it terminal
+// since; but that may be so long ago that it is forgotten again.
+func (sh *shard) remember(now *moment, f *flight, v verb) (ok bool) {
+	if !f.overtaken || sh.state(&f.key) != Completed {
+		if !sh.store(now, &f.key, v) {
+			return false
+		}
 	}
-	sh.store(now, &f.key, ended)
+	sh.count(v)
+	return true
 }
 
-func (sh *shard) store(now *moment, k *key, ended State) {
-	sh.followTerminal(sh.g.terminal.reserve(now))
+func (sh *shard) count(v verb) {
+	if v == complete {
+		sh.stats.Completed++
+	} else {
+		sh.stats.Rejected++
+	}
+}
+
+// store makes k terminal, which it is not.
+func (sh *shard) store(now *moment, k *key, v verb) (ok bool) {
+	if !sh.takes(&sh.g.terminal, now) {
+		return false
+	}
+	sh.add(now, k, v.ended())
+	return true
+}
+
+func (sh *shard) add(now *moment, k *key, ended State) {
+	sh.terminal.land(now)
 	sh.terminal.young().add(k, ended)
 }
 
 // settleLate is for a claim that isn't in flight: settled before, another
 // guard's, or one whose lease has run out. Only the last kind counts, and of it
 // only the completion says something: the work is done, whoever owns the id now.
-func (sh *shard) settleLate(now *moment, c *Claim, v verb) {
-	if !sh.lapsed.take(c) {
-		return
+func (sh *shard) settleLate(now *moment, c *Claim, v verb) (ok bool) {
+	if !sh.lapsed.has(c) {
+		return true
 	}
+	if v == complete && !sh.completeLate(now, c) {
+		return false
+	}
+	sh.lapsed.drop(c)
 	sh.stats.LateSettles++
-	if v != complete {
-		return
-	}
+	return true
+}
+
+// completeLate looks at the id's own memory. If that was reused we don't know the
+// id any more.
+func (sh *shard) completeLate(now *moment, c *Claim) (ok bool) {
 	var k key
 	k.set(sh.g.seed, c.id, sh.g.identity)
-	if k.hash == c.hash { // else the id's memory was reused: we don't know the id
-		sh.overtake(now, &k)
-	}
+	return k.hash != c.hash || sh.overtake(now, &k)
 }
 
 // overtake makes k completed, whatever it is. What is completed keeps its time.
-// A rejected id that is completed after all ends anew.
-func (sh *shard) overtake(now *moment, k *key) {
-	if sh.state(k) == Completed {
-		return
+// A rejected id that is completed after all ends anew, if need be in the place it
+// has.
+func (sh *shard) overtake(now *moment, k *key) (ok bool) {
+	i, slot := sh.find(k)
+	switch {
+	case slot >= 0 && sh.terminal.sets[i].state(slot) == Completed:
+		return true
+	case slot >= 0 && sh.terminal.vacates(i, now):
+	case !sh.takes(&sh.g.terminal, now):
+		return false
 	}
 	sh.forget(k)
-	sh.store(now, k, Completed)
+	sh.add(now, k, Completed)
+	sh.outrank(k)
+	return true
+}
+
+// outrank tells a flight of k that k has been completed.
+func (sh *shard) outrank(k *key) {
 	for i := range sh.inFlight.sets {
 		set := &sh.inFlight.sets[i]
 		if slot := set.find(k); slot >= 0 {
@@ -219,22 +302,17 @@ func (sh *shard) overtake(now *moment, k *key) {
 
 // forget makes k unknown and says whether it was terminal.
 func (sh *shard) forget(k *key) bool {
-	for i := range sh.terminal.sets {
-		set := &sh.terminal.sets[i]
-		if slot := set.find(k); slot >= 0 {
-			set.remove(slot)
-			sh.terminal.generation(i).giveBack()
-			return true
-		}
+	i, slot := sh.find(k)
+	if slot < 0 {
+		return false
 	}
-	return false
+	sh.terminal.sets[i].remove(slot)
+	sh.terminal.giveBack(i)
+	return true
 }
 
 // waitIn returns a room to wait in while k is in flight, else nil.
-func (sh *shard) waitIn(now *moment, k *key) *room {
-	sh.mu.Lock()
-	defer sh.unlock()
-	sh.follow(now)
+func (sh *shard) waitIn(k *key) *room {
 	if sh.state(k) != InFlight {
 		return nil
 	}

@@ -1,6 +1,8 @@
 package idem
 
 import (
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,7 +25,7 @@ func newShardRig(t *testing.T, opts ...Option) *shardRig {
 }
 
 // few makes the guard one of limit ids a generation, spread over many shards.
-func (r *shardRig) few(limit int64) *shardRig {
+func (r *shardRig) few(limit int) *shardRig {
 	r.g.terminal.limit, r.g.inFlight.limit = limit, limit
 	return r
 }
@@ -49,42 +51,183 @@ func (r *shardRig) id(shard uint64) Identity {
 	}
 }
 
-func TestShardThatLagsForgetsWhatIsOver(t *testing.T) {
-	r := newShardRig(t, WithWindow(100))
-	a := r.id(0)
-	mustHandle(t, r.g, a)
+// land handles n new ids of one shard.
+func (r *shardRig) land(shard uint64, n int) (landed []Identity) {
+	for range n {
+		landed = append(landed, r.id(shard))
+		mustHandle(r.t, r.g, landed[len(landed)-1])
+	}
+	return landed
+}
+
+func (r *shardRig) known(ids []Identity) (n int) {
+	for _, id := range ids {
+		n += count(look(r.g, id) == Completed)
+	}
+	return n
+}
+
+func TestShardThatNobodyAsksTurnsWithTheOthers(t *testing.T) {
+	r := newShardRig(t, WithWindow(100)).few(2)
+	ids := r.land(0, 2)
 	sh := r.g.shards[0].Load()
-	// Everybody else goes on; shard 0 is not told, as if it were locked meanwhile.
-	for range 10 {
-		r.clock.add(50)
-		r.g.terminal.reserve(r.now())
-	}
-	require.Equal(t, 1, sh.terminal.sets[0].len()+sh.terminal.sets[1].len(), "it has not looked yet")
-	require.Equal(t, Begun, look(r.g, a))
-	require.Zero(t, sh.terminal.sets[0].len()+sh.terminal.sets[1].len())
+	r.land(1, 2) // turns
+	require.Equal(t, 2, sh.terminal.sets[0].len()+sh.terminal.sets[1].len())
+	require.Equal(t, 2, r.known(ids), "still consulted")
+	r.land(2, 2) // turns again
+	require.Zero(t, sh.terminal.sets[0].len()+sh.terminal.sets[1].len(), "emptied by the call that turned")
+	require.Zero(t, r.known(ids))
 }
 
-func TestShardThatLagsOneTurnStillRemembers(t *testing.T) {
-	r := newShardRig(t, WithWindow(100)).few(2)
-	a, b := r.id(0), r.id(1)
-	mustHandle(t, r.g, a)
-	mustHandle(t, r.g, b)
-	r.g.terminal.reserve(r.now()) // turns
-	require.Equal(t, Completed, look(r.g, a))
-	require.Equal(t, Completed, look(r.g, b))
+func TestShardThatIsNewTakesPartInWhatGoesOn(t *testing.T) {
+	for turns := range 4 {
+		r := newShardRig(t, WithWindow(100)).few(3)
+		r.land(0, 3*turns+1)
+		a := r.land(1, 1)
+		require.Equal(t, 1, r.known(a))
+		r.clock.add(99)
+		require.Equal(t, 1, r.known(a))
+		r.clock.add(1)
+		require.Zero(t, r.known(a))
+	}
 }
 
-func TestShardSleepsForTwoTurns(t *testing.T) {
-	// Its two sets are for the generations that have the same parity by now.
-	r := newShardRig(t, WithWindow(100)).few(2)
-	a := r.id(0)
-	mustHandle(t, r.g, a)
-	for range 2 * 2 {
-		r.g.terminal.reserve(r.now())
+func TestShardsShareThePlacesOfAGeneration(t *testing.T) {
+	// Wherever the ids land, a generation takes H of them, no more and no fewer.
+	const h = 7
+	for name, shardOf := range map[string]func(i int) uint64{
+		"all in one":     func(int) uint64 { return 5 },
+		"in turn":        func(i int) uint64 { return uint64(i) % 64 },
+		"back and forth": func(i int) uint64 { return uint64(i) / 3 % 2 },
+		"more and more":  func(i int) uint64 { return uint64(i*i) % uint64(i/4+1) % 64 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newShardRig(t).few(h)
+			for i := range 20 * h {
+				r.land(shardOf(i), 1)
+				require.EqualValues(t, i/h, r.g.Stats().EarlyRotations, "after %d ids", i+1)
+				require.Equal(t, min(i+1, h+i%h+1), r.g.Stats().Tracked)
+				require.NoError(t, r.g.checkPlaces(&r.g.terminal))
+			}
+		})
 	}
-	require.Equal(t, Begun, look(r.g, a))
-	mustHandle(t, r.g, a)
-	require.Equal(t, Completed, look(r.g, a))
+}
+
+func TestShardsTakePlacesBack(t *testing.T) {
+	// A place that is free in one shard is for all.
+	r := newShardRig(t).few(3)
+	ids := r.land(0, 3)
+	require.True(t, r.g.Forget(ids[1]))
+	r.land(1, 1)
+	require.Zero(t, r.g.Stats().EarlyRotations)
+	r.land(2, 1)
+	require.EqualValues(t, 1, r.g.Stats().EarlyRotations)
+
+	claims := []Claim{mustBegin(t, r.g, r.id(0)), mustBegin(t, r.g, r.id(1)), mustBegin(t, r.g, r.id(2))}
+	for i := range 30 {
+		r.g.Release(claims[i%3])
+		claims[i%3] = mustBegin(t, r.g, r.id(uint64(i)))
+	}
+	require.Equal(t, 3, r.g.Stats().InFlight)
+	require.Zero(t, r.g.Stats().LeasesExpired)
+}
+
+func TestShardMakesRoomForWhatLandsAlone(t *testing.T) {
+	// A full generation is closed by an id that lands, not by one that needn't.
+	r := newShardRig(t, WithWindow(100)).few(2)
+	r.land(0, 2)
+	old := r.land(1, 2)
+	young, known := r.g.terminal.era, r.known(old)
+	mustBegin(t, r.g, r.id(3))
+	require.Equal(t, Completed, look(r.g, old[0]))
+	r.g.Release(mustBegin(t, r.g, r.id(4)))
+	require.True(t, r.g.Forget(old[1]))
+	require.Equal(t, young, r.g.terminal.era)
+	require.Equal(t, 2, known)
+}
+
+func TestShardStormOfOneIDTurnsOnce(t *testing.T) {
+	// All of them find no room, and let go of their lock to make some. Only one
+	// needs it then.
+	for range rounds(300) {
+		r := newShardRig(t).few(1)
+		before, stormed := r.id(0), r.id(1)
+		mustBegin(t, r.g, before)
+		r.g.shard(1) // so that they meet there
+		var begun atomic.Int64
+		var storm sync.WaitGroup
+		for range 8 {
+			storm.Go(func() {
+				_, state := r.g.TryBegin(stormed)
+				begun.Add(int64(count(state == Begun)))
+			})
+		}
+		storm.Wait()
+		require.EqualValues(t, 1, begun.Load())
+		require.EqualValues(t, 1, r.g.inFlight.early)
+		require.Equal(t, InFlight, look(r.g, before))
+	}
+}
+
+// A call that is slow to get here, between its look at the clock and the lock,
+// closes a full generation. What has landed there meanwhile keeps its half window,
+// and so do the newest H.
+func TestShardSlowCallDoesNotCutTheNewestShort(t *testing.T) {
+	for name, clock := range map[string]*guardClock{"standard": nil, "injected": {now: time.Now()}} {
+		t.Run(name, func(t *testing.T) {
+			r := newShardRig(t, WithWindow(time.Second)).few(3)
+			r.g.line = timeline{epoch: time.Now()}
+			if clock != nil {
+				r.g.line = timeline{epoch: clock.now, clock: clock}
+			}
+			start := time.Now()
+			at := func(ms time.Duration) moment {
+				return moment{since: ms * time.Millisecond, read: start.Add(ms * time.Millisecond)}
+			}
+			land := func(ms time.Duration, shard uint64) *key {
+				var k key
+				k.set(r.g.seed, r.id(shard), IDAndDestination)
+				now := at(ms)
+				token, state := r.g.beginAt(&now, &k, first)
+				require.Equal(t, Begun, state)
+				now = at(ms)
+				r.g.settleAt(&now, &Claim{token: token, hash: k.hash}, complete)
+				return &k
+			}
+			state := func(ms time.Duration, k *key) State {
+				now := at(ms)
+				_, state := r.g.beginAt(&now, k, held)
+				return state
+			}
+			land(0, 0)
+			late := [2]*key{land(400, 1), land(399, 2)}
+			slow := land(100, 3)
+			require.EqualValues(t, 1, r.g.terminal.early)
+			land(899, 4) // by a start at 100 it would close the generation
+			for _, k := range []*key{late[0], late[1], slow} {
+				require.Equal(t, Completed, state(899, k))
+			}
+			land(900, 5)
+			require.Equal(t, Completed, state(900, slow))
+			require.Equal(t, Begun, state(900, late[0]))
+		})
+	}
+}
+
+func TestShardStepBackForgetsTheLandingsOfTheFuture(t *testing.T) {
+	// Else the next generation would begin in the future.
+	r := newShardRig(t, WithWindow(time.Hour)).few(1)
+	r.clock.set(time.Now())
+	r.land(0, 1)
+	r.clock.add(10 * time.Minute)
+	r.land(0, 1)
+	r.clock.add(-20 * time.Minute)
+	r.known(nil)
+	r.g.Stats()
+	r.clock.add(10*time.Minute + 10*time.Minute - slowCall/2)
+	at := r.now()
+	r.land(1, 1)
+	require.Equal(t, at.read, r.g.terminal.era.young.start)
 }
 
 func TestShardIsTidiedByTheCallThatTurns(t *testing.T) {
@@ -101,80 +244,6 @@ func TestShardIsTidiedByTheCallThatTurns(t *testing.T) {
 		require.Zero(t, sh.inFlight.sets[0].len()+sh.inFlight.sets[1].len())
 		require.EqualValues(t, 1, sh.stats.LeasesExpired)
 	}
-}
-
-func TestShardTurnBetweenReserveAndLanding(t *testing.T) {
-	// The id has its place in a generation that is closed before the shard stores
-	// it: it counts there, and is remembered as long as that generation is.
-	r := newShardRig(t, WithWindow(100)).few(3)
-	a := r.id(0)
-	c := mustBegin(t, r.g, a)
-	now := r.now()
-	sh := r.g.shards[0].Load()
-
-	sh.mu.Lock()
-	e := r.g.terminal.reserve(now)
-	for range 3 { // others fill the generation and turn it
-		r.g.terminal.reserve(now)
-	}
-	require.NotSame(t, e, r.g.terminal.current.Load())
-	sh.follow(now) // what a slower follow would do in between is the same
-	f := sh.takeOut(&c)
-	sh.stats.Completed++
-	sh.followTerminal(e)
-	sh.terminal.young().add(&f.key, Completed)
-	sh.mu.Unlock()
-
-	require.Equal(t, Completed, look(r.g, a))
-	require.Equal(t, 1, r.g.Stats().Tracked)
-	r.clock.add(99)
-	require.Equal(t, Completed, look(r.g, a))
-	r.clock.add(1)
-	require.Equal(t, Begun, look(r.g, a))
-}
-
-func TestShardTwoTurnsBetweenReserveAndLanding(t *testing.T) {
-	// By then H newer ids have come: it is gone at once, and nothing else with it.
-	r := newShardRig(t, WithWindow(100)).few(2)
-	a := r.id(0)
-	c := mustBegin(t, r.g, a)
-	now := r.now()
-	sh := r.g.shards[0].Load()
-
-	sh.mu.Lock()
-	sh.follow(now)
-	f := sh.takeOut(&c)
-	e := r.g.terminal.reserve(now)
-	for range 5 {
-		r.g.terminal.reserve(now)
-	}
-	require.EqualValues(t, 2, r.g.terminal.current.Load().number-e.number)
-	sh.stats.Completed++
-	sh.followTerminal(e)
-	sh.terminal.young().add(&f.key, Completed)
-	sh.mu.Unlock()
-
-	require.Equal(t, Begun, look(r.g, a))
-	require.Zero(t, r.g.Stats().Tracked)
-	mustHandle(t, r.g, a)
-	require.Equal(t, Completed, look(r.g, a))
-	requireBalance(t, r.g.Stats())
-}
-
-func TestShardGivesPlacesBackToTheirOwnGeneration(t *testing.T) {
-	r := newShardRig(t, WithWindow(100)).few(3)
-	old := r.id(0)
-	mustHandle(t, r.g, old)
-	r.clock.add(50)
-	young := r.id(1)
-	mustHandle(t, r.g, young)
-	e := r.g.terminal.current.Load()
-	require.EqualValues(t, 1, e.old.landed.Load())
-	require.True(t, r.g.Forget(old))
-	require.EqualValues(t, 0, e.old.landed.Load())
-	require.EqualValues(t, 1, e.young.landed.Load())
-	require.True(t, r.g.Forget(young))
-	require.EqualValues(t, 0, e.young.landed.Load())
 }
 
 func TestShardsAreMadeWhenTheyAreNeeded(t *testing.T) {
@@ -226,10 +295,11 @@ func TestShardsHoldTheirInvariants(t *testing.T) {
 		"a tag":            func(sh *shard) { sh.terminal.young().table.tags[0] ^= 1 },
 		"a count":          func(sh *shard) { sh.terminal.young().table.n++ },
 		"the arena":        func(sh *shard) { sh.terminal.young().arena.bytes++ },
-		"landed":           func(sh *shard) { sh.terminal.seen.young.landed.Store(0) },
+		"a place":          func(sh *shard) { sh.terminal.room = -1 },
+		"a closing":        func(sh *shard) { sh.terminal.closes++ },
 		"a free place":     func(sh *shard) { sh.inFlight.young().free = 1 },
 		"a flight's token": func(sh *shard) { sh.inFlight.young().slab[0].token++ },
-		"a set's number":   func(sh *shard) { sh.terminal.number[0] += 2 },
+		"an era":           func(sh *shard) { sh.g.terminal.era.young.alive = false },
 		"a room":           func(sh *shard) { sh.waits.enter(1).guests = 0 },
 		"a shard's index":  func(sh *shard) { sh.index++ },
 	} {
