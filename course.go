@@ -39,7 +39,7 @@ func (c *course) enter(e era) {
 		}
 	}
 	if e.young.alive {
-		c.closes = min(c.stale, c.line.after(e.young.start, c.half))
+		c.closes = c.line.after(e.young.start, c.half)
 	}
 }
 
@@ -54,7 +54,7 @@ type share struct {
 	newest time.Duration // the latest moment at which one landed
 }
 
-// takes says whether an id can land at now.
+// takes says whether an id can land at now, when time has changed nothing.
 func (s *share) takes(now *moment) bool { return s.room > 0 && now.since < s.closes }
 
 func (s *share) land(now *moment) {

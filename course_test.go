@@ -32,7 +32,7 @@ func TestCourseForeseesWhatTheRulesSay(t *testing.T) {
 							if now.since >= c.calm && now.since < c.stale {
 								require.Equal(t, c.era, c.era.aged(line.time(now), life), "at %d, young %d, old %d", now.since, young, old)
 							}
-							if now.since >= c.calm && now.since < c.closes {
+							if now.since >= c.calm && now.since < c.stale && now.since < c.closes {
 								require.True(t, c.era.open(line.time(now), half))
 							}
 						}

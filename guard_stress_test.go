@@ -39,7 +39,7 @@ func TestAtomicityOneBeginPerId(t *testing.T) {
 	for _, m := range []int{100, manyShards} {
 		g, _ := newGuard(t, WithMaxTracked(m))
 		var begun atomic.Int32
-		for round := range rounds(2000) {
+		for round := range rounds(10_000) {
 			begun.Store(0)
 			start := make(chan struct{})
 			var wg sync.WaitGroup

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -134,4 +135,21 @@ func TestForeignClockThatPanicsInTheMiddleOfDo(t *testing.T) {
 	})
 	require.Zero(t, g.Stats().InFlight, "released on the way out")
 	require.Equal(t, Begun, look(g, ID("a")))
+}
+
+func TestForeignClockThatPanicsLeavesNobodyWaiting(t *testing.T) {
+	// Released while the clock panics: who waits hears of that, too.
+	synctest.Test(t, func(t *testing.T) {
+		clock := newBadClock()
+		g, err := NewGenerational(WithClock(clock))
+		require.NoError(t, err)
+		c, start := mustBegin(t, g, ID("a")), time.Now()
+		waited := make(chan error, 1)
+		go func() { waited <- g.Wait(t.Context(), ID("a")) }()
+		synctest.Wait()
+		clock.do = func() { clock.do = nil; panic("bad clock") }
+		require.Panics(t, func() { g.Release(c) })
+		require.NoError(t, <-waited)
+		require.Zero(t, time.Since(start), "without the look once a second")
+	})
 }

@@ -226,6 +226,22 @@ func TestOwnershipCompletedOutranksRejected(t *testing.T) {
 	)
 }
 
+func TestOwnershipCompletedTakesThePlaceOfRejected(t *testing.T) {
+	// In a full generation too: it closes for nothing, and nothing goes.
+	g, clock := newGuard(t, WithMaxTracked(4), WithWindow(1000), WithLease(10))
+	late := mustBegin(t, g, ID("a"))
+	clock.add(20)
+	mustHandle(t, g, ID("old"))
+	mustHandle(t, g, ID("older"))
+	mustHandle(t, g, ID("young"))
+	g.Reject(mustBegin(t, g, ID("a")))
+	g.Complete(late)
+	require.EqualValues(t, 1, g.Stats().EarlyRotations)
+	for _, id := range []string{"old", "older", "young", "a"} {
+		require.Equal(t, Completed, look(g, ID(id)), id)
+	}
+}
+
 func TestOwnershipReleaseAndRejectOfALapsedClaimChangeNothing(t *testing.T) {
 	for _, op := range []string{"release", "reject"} {
 		eachSize(t, func(t *testing.T, m int) {
