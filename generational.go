@@ -274,6 +274,7 @@ func (g *Generational) makeShard(slot *atomic.Pointer[shard], hash uint64) *shar
 	sh.terminal.sets[0].seed, sh.terminal.sets[1].seed = g.seed, g.seed
 	sh.terminal.turn, sh.inFlight.turn = g.terminal.era.youngIn(), g.inFlight.era.youngIn()
 	sh.lapsed.half = max(minLapsed, g.inFlight.limit/len(g.shards))
+	sh.terminal.newest, sh.inFlight.newest = math.MinInt64, math.MinInt64
 	sh.heed()
 	slot.Store(sh)
 	return sh

@@ -245,6 +245,22 @@ func TestClockKeepsTheMonotonicReading(t *testing.T) {
 	assert.NotEqual(t, start, start.Round(0))
 }
 
+func TestClockOfBeforeTheGuardWasMade(t *testing.T) {
+	// A monotonic reading from a moment before, as a fake clock that was set to
+	// time.Now has: that is no slow call, and edges are where they should be.
+	g, clock := newGuard(t, WithWindow(100), WithLease(50))
+	clock.set(g.line.epoch.Add(-time.Millisecond))
+	flying := mustBegin(t, g, ID("f"))
+	mustHandle(t, g, ID("a"))
+	clock.add(99)
+	require.Equal(t, Completed, look(g, ID("a")))
+	require.Equal(t, InFlight, look(g, ID("f")))
+	clock.add(1)
+	require.Equal(t, Begun, look(g, ID("a")))
+	require.Equal(t, Begun, look(g, ID("f")))
+	g.Release(flying)
+}
+
 func TestClockASlowCallDoesNotShortenLives(t *testing.T) {
 	// A call reads the clock and is slow to get here; another has begun a
 	// generation meanwhile. On a monotonic clock that is no step back.
