@@ -88,9 +88,6 @@ func dial(t testing.TB) *line {
 }
 
 func (l *line) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	if l.cutOff.Load() {
-		return nil, net.ErrClosed
-	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, network, addr)
 	if err != nil {
@@ -98,15 +95,19 @@ func (l *line) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.cutOff.Load() { // perhaps while this one was dialled
+		_ = conn.Close()
+		return nil, net.ErrClosed
+	}
 	l.conns = append(l.conns, conn)
 	return conn, nil
 }
 
 // cut closes the connections under whoever uses them, for good.
 func (l *line) cut() {
-	l.cutOff.Store(true)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.cutOff.Store(true)
 	for _, conn := range l.conns {
 		_ = conn.Close()
 	}
