@@ -24,7 +24,9 @@ import (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(quiet{})
-	goleak.VerifyTestMain(m)
+	// A client that could not dial tries again once a second, and notices no sooner
+	// that it was closed.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
 // quiet is for the client, which logs each attempt to dial.
