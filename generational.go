@@ -245,7 +245,10 @@ func (g *Generational) shard(hash uint64) *shard {
 
 func (g *Generational) makeShard(slot *atomic.Pointer[shard], hash uint64) *shard {
 	sh := &shard{g: g, index: hash & uint64(len(g.shards)-1)}
-	sh.terminal.sets[0].seed, sh.terminal.sets[1].seed = g.seed, g.seed
+	full := slotsFor(int(g.terminal.limit) / len(g.shards))
+	for i := range sh.terminal.sets {
+		sh.terminal.sets[i].seed, sh.terminal.sets[i].table.full = g.seed, full
+	}
 	sh.lapsed.half = max(minLapsed, int(g.inFlight.limit)/len(g.shards))
 	slot.CompareAndSwap(nil, sh)
 	return slot.Load()
