@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 )
 
 // Consume receives what next hands out, with up to workers handlers at once. A
@@ -41,23 +42,25 @@ func (r *Receiver[D]) Consume(ctx context.Context, workers int, next func(contex
 
 // crew is the workers of one Consume.
 type crew[D Delivery] struct {
-	r       *Receiver[D]
-	ctx     context.Context // done: nothing new is started
-	stop    context.CancelFunc
-	work    context.Context // the handlers'
-	endWork context.CancelFunc
-	seats   chan struct{} // holds one for every running worker
-	workers sync.WaitGroup
-	drainer sync.WaitGroup
+	r           *Receiver[D]
+	ctx         context.Context // done: nothing new is started
+	stop        context.CancelFunc
+	handling    context.Context // the handlers'
+	endHandling context.CancelFunc
+	seats       chan struct{} // holds one for every running worker
+	handed      chan D        // for idle workers, each with a seat that is taken
+	idle        atomic.Int64  // workers that wait there, or are on their way
+	workers     sync.WaitGroup
+	drainer     sync.WaitGroup
 
 	mu       sync.Mutex // protects panicked
 	panicked any        // the first panic of a handler
 }
 
 func newCrew[D Delivery](ctx context.Context, r *Receiver[D], workers int) *crew[D] {
-	c := &crew[D]{r: r, seats: make(chan struct{}, workers)}
+	c := &crew[D]{r: r, seats: make(chan struct{}, workers), handed: make(chan D, min(workers, mostIdle))}
 	c.ctx, c.stop = context.WithCancel(ctx)
-	c.work, c.endWork = context.WithCancel(context.WithoutCancel(ctx))
+	c.handling, c.endHandling = context.WithCancel(context.WithoutCancel(ctx))
 	c.drainer.Go(c.drain)
 	return c
 }
@@ -65,8 +68,8 @@ func newCrew[D Delivery](ctx context.Context, r *Receiver[D], workers int) *crew
 // drain ends the handlers' context a while after the stop.
 func (c *crew[D]) drain() {
 	<-c.ctx.Done()
-	rest(c.work, orDefault(c.r.Drain, defaultDrain))
-	c.endWork()
+	rest(c.handling, orDefault(c.r.Drain, defaultDrain))
+	c.endHandling()
 }
 
 // feed takes deliveries and finds a worker for each, until there is a reason to
@@ -102,14 +105,18 @@ func (c *crew[D]) waitForSeat() bool {
 	return s.take(c.ctx)
 }
 
-// start gives d to a worker, or back.
+// start gives d to a worker, with a seat, or back.
 func (c *crew[D]) start(d D) {
-	s := &seat{seats: c.seats}
-	if !s.take(c.ctx) {
+	s := seat{seats: c.seats}
+	switch {
+	case !s.take(c.ctx):
 		c.giveBack(d)
-		return
+	case c.idle.Load() > 0: // only here they grow fewer
+		c.idle.Add(-1)
+		c.handed <- d // has room for as many as can be idle
+	default:
+		c.workers.Go(func() { c.work(d) })
 	}
-	c.workers.Go(func() { c.serve(d, s) })
 }
 
 // giveBack is for a delivery that was taken and can't be begun. The guard has
@@ -124,11 +131,36 @@ func (c *crew[D]) giveBack(d D) {
 	_ = t.drop(Requeue, nil, slog.LevelDebug, "idem: stopping, giving a delivery back") // logged there
 }
 
-// serve is a worker's turn with one delivery.
-func (c *crew[D]) serve(d D, s *seat) {
-	defer s.leave()
+// work is a worker's life, one delivery after the other. A new goroutine for each
+// would begin with a small stack each time, and growing that costs more than the
+// guard does.
+func (c *crew[D]) work(d D) {
+	for ok := true; ok && c.serve(d); {
+		d, ok = <-c.handed
+	}
+}
+
+// serve is a worker's turn with one delivery, and says whether it is to wait for
+// another. One whose handler panics or leaves by Goexit is not.
+func (c *crew[D]) serve(d D) (stays bool) {
+	s := &seat{seats: c.seats, taken: true}
+	defer s.leave() // once it counts as idle: who takes the seat finds a worker
 	defer c.catch()
-	_, _ = c.r.receive(c.ctx, c.work, d, s) // which logs what fails
+	_, _ = c.r.receive(c.ctx, c.handling, d, s) // which logs what fails
+	return c.rests()
+}
+
+// mostIdle is how many workers may wait for work, at the most: after a storm the
+// others go.
+const mostIdle = 1024
+
+// rests counts a worker as idle, unless there are enough.
+func (c *crew[D]) rests() bool {
+	if c.idle.Add(1) <= int64(cap(c.handed)) {
+		return true
+	}
+	c.idle.Add(-1)
+	return false
 }
 
 // catch keeps a panic for Consume to raise, and stops the others. Goexit, which
@@ -150,9 +182,10 @@ func (c *crew[D]) catch() {
 
 // dismiss waits for the workers, and raises what one of them panicked with.
 func (c *crew[D]) dismiss() {
+	close(c.handed)
 	c.workers.Wait()
 	c.stop()
-	c.endWork()
+	c.endHandling()
 	c.drainer.Wait()
 	if c.panicked != nil {
 		panic(c.panicked)

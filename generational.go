@@ -263,19 +263,14 @@ func (g *Generational) shard(hash uint64) *shard {
 }
 
 // makeShard also takes part in the order of locks: nobody turns the generations
-// meanwhile. A new shard has no room; with its first id it gets its part.
+// meanwhile.
 func (g *Generational) makeShard(slot *atomic.Pointer[shard], hash uint64) *shard {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if sh := slot.Load(); sh != nil {
 		return sh
 	}
-	sh := &shard{g: g, index: hash & uint64(len(g.shards)-1)}
-	sh.terminal.sets[0].seed, sh.terminal.sets[1].seed = g.seed, g.seed
-	sh.terminal.turn, sh.inFlight.turn = g.terminal.era.youngIn(), g.inFlight.era.youngIn()
-	sh.lapsed.half = max(minLapsed, g.inFlight.limit/len(g.shards))
-	sh.terminal.newest, sh.inFlight.newest = math.MinInt64, math.MinInt64
-	sh.heed()
+	sh := newShard(g, hash&uint64(len(g.shards)-1))
 	slot.Store(sh)
 	return sh
 }

@@ -2,6 +2,7 @@ package idem
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 )
@@ -21,6 +22,20 @@ type shard struct {
 	stats       Stats // the counters
 	begun       uint64
 	checks      uint64 // see mustHold
+}
+
+// newShard knows the eras and has no room: with its first id it is dealt its part.
+func newShard(g *Generational, index uint64) *shard {
+	sh := &shard{g: g, index: index}
+	full := slotsFor(g.terminal.limit / len(g.shards))
+	for i := range sh.terminal.sets {
+		sh.terminal.sets[i].seed, sh.terminal.sets[i].table.full = g.seed, full
+	}
+	sh.lapsed.half = max(minLapsed, g.inFlight.limit/len(g.shards))
+	sh.terminal.turn, sh.inFlight.turn = g.terminal.era.youngIn(), g.inFlight.era.youngIn()
+	sh.terminal.newest, sh.inFlight.newest = math.MinInt64, math.MinInt64
+	sh.heed()
+	return sh
 }
 
 // glance says whether a look at an id is a delivery's first.

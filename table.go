@@ -2,6 +2,7 @@ package idem
 
 import (
 	"encoding/binary"
+	"math"
 	"math/bits"
 )
 
@@ -16,6 +17,7 @@ type table struct {
 	tags []uint8 // one a slot, and the first eight again behind the last
 	refs []uint32
 	n    int
+	full int // slots for as many as are to be expected at the most; 0: not known
 }
 
 const (
@@ -115,7 +117,7 @@ func (t *table) setTag(slot int, tag uint8) {
 
 func (t *table) grow(hashOf func(ref uint32) uint64) {
 	old := *t
-	n := grownSlots(len(old.refs))
+	n := t.grownSlots()
 	t.tags, t.refs = make([]uint8, n+tagsAWord), make([]uint32, n)
 	for ref := range old.all {
 		t.put(hashOf(ref), ref)
@@ -132,12 +134,34 @@ func (t *table) all(yield func(ref uint32) bool) {
 }
 
 // grownSlots doubles a small table and lets a large one grow by a quarter: then
-// at least six tenths of it are in use, which bounds the bytes per id.
-func grownSlots(n int) int {
-	if n < 256 {
+// at least six tenths of it are in use, which bounds the bytes per id. Where it is
+// known how large it gets it is doubled up to just that: so it is filled anew a
+// quarter as often, and ends no larger.
+func (t *table) grownSlots() int {
+	n := len(t.refs)
+	switch {
+	case n < t.full:
+		return max(minSlots, halvedAbove(n, t.full))
+	case n < 256:
 		return max(minSlots, 2*n)
+	default:
+		return n + n/4
 	}
-	return n + n/4
+}
+
+// halvedAbove halves full as often as it stays above n.
+func halvedAbove(n, full int) int {
+	for full/2 > n {
+		full /= 2
+	}
+	return full
+}
+
+// slotsFor is how many slots n references take, if they may be a few more: in a
+// part of a set that is divided by hash.
+func slotsFor(n int) int {
+	n += 3 * int(math.Sqrt(float64(n))) // three deviations
+	return n*loadDen/loadNum + loadDen
 }
 
 // remove empties a slot and closes the gap: an entry that probed past the slot

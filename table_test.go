@@ -111,6 +111,27 @@ func TestTableGrowsByBounds(t *testing.T) {
 	r.check(t)
 }
 
+// A table that knows how large it gets grows to that in few steps, and on as any.
+func TestTableGrowsToWhatIsExpected(t *testing.T) {
+	for _, n := range []int{20, 500, 1562, 12_345} {
+		rnd := rand.New(rand.NewPCG(1, 2))
+		r := tableRig{table: table{full: slotsFor(n)}, known: map[uint32]int{}}
+		moved := 0
+		for i := range n {
+			slots := len(r.table.refs)
+			if r.insert(rnd.Uint64()); len(r.table.refs) != slots {
+				moved += i
+			}
+		}
+		require.Equal(t, slotsFor(n), len(r.table.refs), "%d", n)
+		require.LessOrEqual(t, moved, 2*n, "%d", n)
+		for range 2 * n {
+			r.insert(rnd.Uint64())
+		}
+		r.check(t)
+	}
+}
+
 func TestTableRecycles(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	fill := func(n int) *tableRig {
