@@ -89,7 +89,7 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 	stop := make(chan struct{})
 	var killer sync.WaitGroup
 	var kills int
-	killer.Go(func() { kills = a.killEvery(4*time.Millisecond, stop) })
+	killer.Go(func() { kills = a.killEvery(5, stop) })
 	answers := a.storm(a.inTx(pay), n, 8)
 	close(stop)
 	killer.Wait()
@@ -100,24 +100,35 @@ func TestBackendsKilledUnderLoad(t *testing.T) {
 	a.expectOnceEach(conn, answers)
 }
 
-func (a *app) killEvery(d time.Duration, stop <-chan struct{}) (kills int) {
+// killEvery kills a backend after every so many runs, not after some time: on a slow
+// machine they would be killed faster than they can do anything.
+func (a *app) killEvery(runs int64, stop <-chan struct{}) (kills int) {
 	conn := a.connect()
 	defer conn.Close(context.Background())
-	tick := time.NewTicker(d)
+	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for {
+	for next := runs; ; {
 		select {
 		case <-stop:
 			return kills
 		case <-tick.C:
 		}
-		var n int
-		err := conn.QueryRow(context.Background(), `SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity
-			WHERE application_name = 'idem_killed' AND query LIKE '%' || $1 || '%' ORDER BY random() LIMIT 1) victims`, a.schema).Scan(&n)
-		if err == nil {
-			kills += n
+		if a.runs.Load() < next {
+			continue
 		}
+		next = a.runs.Load() + runs
+		kills += a.kill(conn)
 	}
+}
+
+// kill kills one of the app's backends, if there is one.
+func (a *app) kill(conn *pgx.Conn) (n int) {
+	err := conn.QueryRow(context.Background(), `SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity
+		WHERE application_name = 'idem_killed' AND query LIKE '%' || $1 || '%' ORDER BY random() LIMIT 1) victims`, a.schema).Scan(&n)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // TestServerRestartsUnderLoad: a clean restart, and a crash.
