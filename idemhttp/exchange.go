@@ -67,7 +67,7 @@ func (x *Exchange) readAll() (sum Sum, reason Reason, err error) {
 	}
 	x.Request = x.unread()
 	sum, err = x.endpoint.policy.Fingerprint.sum(x.Request, x.body)
-	x.Request = x.unread() // Of may have read it
+	x.rewind() // Of may have read it
 	return sum, NoFingerprint, err
 }
 
@@ -151,7 +151,7 @@ func parsedAsForm(r *http.Request) bool {
 	return r.PostForm != nil && strings.EqualFold(strings.TrimSpace(ct), "application/x-www-form-urlencoded")
 }
 
-// unread is the request with its body to be read from the start.
+// unread is a copy of the request with its body to be read from the start.
 func (x *Exchange) unread() *http.Request {
 	if x.body == nil {
 		return x.Request
@@ -159,6 +159,13 @@ func (x *Exchange) unread() *http.Request {
 	r := x.Request.WithContext(x.Request.Context()) // a shallow copy
 	r.Body = io.NopCloser(bytes.NewReader(x.body))
 	return r
+}
+
+// rewind is unread for a request that is a copy already.
+func (x *Exchange) rewind() {
+	if x.body != nil {
+		x.Request.Body = io.NopCloser(bytes.NewReader(x.body))
+	}
 }
 
 type claimedKey struct{}

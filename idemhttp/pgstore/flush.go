@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -49,6 +50,11 @@ var errSkipped = errors.New("idem: not run, as an earlier statement failed")
 
 // errUndefinedStatement is the SQLSTATE of a prepared statement that is gone.
 const errUndefinedStatement = "26000"
+
+// noRows are the fields of a statement that returns none. Where there are no
+// fields pgx asks the server for them each time anew, for the sake of statements
+// whose result isn't known before they run; of this package's it always is.
+var noRows = make([]pgconn.FieldDescription, 1)
 
 var inBinary = []int16{pgx.BinaryFormatCode}
 
@@ -166,6 +172,9 @@ func (q *query) read(pipe *pgconn.Pipeline, names *stmtNames) error {
 			return fmt.Errorf("unexpected answer %T", res)
 		}
 		known.Name, known.SQL = q.stmt.name, q.stmt.sql
+		if len(known.Fields) == 0 {
+			known.Fields = noRows
+		}
 		names.known[q.stmt.name] = known
 	}
 	res, err := pipe.GetResults()
@@ -176,12 +185,33 @@ func (q *query) read(pipe *pgconn.Pipeline, names *stmtNames) error {
 	if !ok {
 		return fmt.Errorf("unexpected answer %T", res)
 	}
-	result := reader.Read()
-	if result.Err != nil {
-		return q.refused(result.Err, names)
+	if q.stmt.name == "" { // of a statement that isn't this package's own
+		q.fields = slices.Clone(reader.FieldDescriptions())
 	}
-	q.fields, q.rows, q.tag = result.FieldDescriptions, result.Rows, result.CommandTag
+	for reader.NextRow() {
+		q.rows = append(q.rows, cloneRow(reader.Values()))
+	}
+	if q.tag, err = reader.Close(); err != nil {
+		return q.refused(err, names)
+	}
 	return nil
+}
+
+// cloneRow copies a row, in two allocations.
+func cloneRow(values [][]byte) [][]byte {
+	size := 0
+	for _, v := range values {
+		size += len(v)
+	}
+	row, all := make([][]byte, len(values)), make([]byte, 0, size)
+	for i, v := range values {
+		if v != nil {
+			begin := len(all)
+			all = append(all, v...)
+			row[i] = all[begin:len(all):len(all)]
+		}
+	}
+	return row
 }
 
 func (q *query) refused(err error, names *stmtNames) error {

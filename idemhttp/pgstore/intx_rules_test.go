@@ -76,6 +76,40 @@ func TestExpiryIsTheServersToJudge(t *testing.T) {
 	assert.LessOrEqual(t, left, 3.0)
 }
 
+// TestRepeatIsKnownAtEveryLevel: a run counter, as the commit would hide a
+// look-up that is missing.
+func TestRepeatIsKnownAtEveryLevel(t *testing.T) {
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadUncommitted, pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		t.Run(string(level), func(t *testing.T) {
+			a := newApp(t, pgtest.MaxConns(1))
+			a.opts = []EndpointOption{WithTxOptions(pgx.TxOptions{IsoLevel: level})}
+			h := a.inTx(pay)
+			expectRan(t, send(h), 201, "payment 1")
+			expectReplay(t, send(h), 201, "payment 1")
+			a.admin("UPDATE idem_claims SET expires_at = clock_timestamp() - interval '1 microsecond'")
+			expectRan(t, send(h), 201, "payment 2")
+			expectReplay(t, send(h), 201, "payment 2")
+			assert.EqualValues(t, 2, a.runs.Load())
+		})
+	}
+}
+
+// TestDefaultLevelChanges: what a connection's transactions were so far is no
+// promise.
+func TestDefaultLevelChanges(t *testing.T) {
+	a := newApp(t, pgtest.MaxConns(1))
+	h := a.inTx(pay)
+	expectRan(t, send(h), 201, "payment 1")
+	for _, level := range []string{"serializable", "read committed", "repeatable read"} {
+		_, err := a.pool.Exec(t.Context(), "SET default_transaction_isolation = '"+level+"'")
+		require.NoError(t, err)
+		expectReplay(t, send(h), 201, "payment 1")
+		assert.Equal(t, 201, send(h, key(level)).Code)
+		expectReplay(t, send(h), 201, "payment 1")
+	}
+	assert.EqualValues(t, 4, a.runs.Load())
+}
+
 // TestSerializableKeysDontMeet: a look-up inside the transaction would make every
 // two of these abort one another.
 func TestSerializableKeysDontMeet(t *testing.T) {

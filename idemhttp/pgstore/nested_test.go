@@ -72,6 +72,23 @@ func TestNestedOnOneConnectionIsRefused(t *testing.T) {
 	assert.Zero(t, a.payments())
 }
 
+// TestNestedWaitIsBounded: where all that hold a connection wait for a second
+// one, none comes.
+func TestNestedWaitIsBounded(t *testing.T) {
+	a := newApp(t, pgtest.MaxConns(2))
+	assert.Equal(t, 5*time.Second, a.store.patience)
+	a.store.patience = time.Millisecond
+	other, err := a.pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer other.Release()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	expectProblem(t, send(nested(a), method(http.MethodPut), in(ctx)), 503, idemhttp.StoreDown)
+	assert.NoError(t, ctx.Err())
+	assert.True(t, a.log.has("no second connection for an endpoint inside another"))
+	assert.Zero(t, a.payments())
+}
+
 // TestConnectionIsFreeAfterTheCommit: what AfterCommit calls may use the pool.
 func TestConnectionIsFreeAfterTheCommit(t *testing.T) {
 	a := newApp(t, pgtest.MaxConns(1))

@@ -33,35 +33,49 @@ func (ses *session) rollback(ctx context.Context, why error, look bool) end {
 		}
 		return ses.elsewhere(ctx, why, undone)
 	}
-	var f flush
-	if ses.conn.Conn().PgConn().TxStatus() != 'I' {
-		f.add(rollbackSQL)
-		f.sync()
-	}
-	fate := f.add(fateSQL, ses.xid)
-	f.sync()
-	var lookup *query
-	if look && ses.plan.claim != nil {
-		lookup = ses.store.addLookup(&f, ses.plan.claim.ID)
-	}
-	if err := f.run(ctx, ses.conn.Conn()); err != nil {
+	fate, lookup, err := ses.sendRollback(ctx, look && ses.plan.claim != nil)
+	switch {
+	case err != nil:
 		return ses.elsewhere(ctx, why, undone)
-	}
-	if ses.committedInside(fate) {
+	case ses.committedInside(fate):
 		return ses.keepFromRunningAgain(ctx, why)
 	}
-	for n := 1; lookup != nil && again(lookup.err) && n < attempts; n++ {
-		var once flush
-		lookup = ses.store.addLookup(&once, ses.plan.claim.ID)
-		if err := once.run(ctx, ses.conn.Conn()); err != nil {
-			return ses.elsewhere(ctx, why, undone)
-		}
+	if lookup, err = ses.lookAgain(ctx, lookup); err != nil {
+		return ses.elsewhere(ctx, why, undone)
 	}
 	ses.release()
 	if lookup == nil {
 		return end{ending: undone, err: why}
 	}
 	return ses.judge(ctx, lookup, why, undone)
+}
+
+// sendRollback asks with it what became of the transaction, which the endpoint
+// may have ended by itself. It returns an error only where the connection failed.
+func (ses *session) sendRollback(ctx context.Context, look bool) (fate, lookup *query, err error) {
+	var f flush
+	if ses.conn.Conn().PgConn().TxStatus() != 'I' {
+		f.add(rollbackSQL)
+		f.sync()
+	}
+	fate = f.add(fateSQL, ses.xid)
+	f.sync()
+	if look {
+		lookup = ses.store.addLookup(&f, ses.plan.claim.ID)
+	}
+	return fate, lookup, f.run(ctx, ses.conn.Conn())
+}
+
+// lookAgain repeats a look-up that was refused for its timing only.
+func (ses *session) lookAgain(ctx context.Context, lookup *query) (*query, error) {
+	for n := 1; lookup != nil && again(lookup.err) && n < attempts; n++ {
+		var f flush
+		lookup = ses.store.addLookup(&f, ses.plan.claim.ID)
+		if err := f.run(ctx, ses.conn.Conn()); err != nil {
+			return nil, err
+		}
+	}
+	return lookup, nil
 }
 
 // committedInside reports whether the transaction was committed by a statement

@@ -89,7 +89,7 @@ var (
 // been done on it.
 func (s *Store) open(ctx context.Context, p plan) (ses *session, rec *idemhttp.Record, err error) {
 	for n := 0; mayBeStale(p.pool, n); n++ {
-		conn, acquireErr := acquire(ctx, p.pool)
+		conn, acquireErr := s.acquire(ctx, p.pool)
 		if acquireErr != nil {
 			return nil, nil, errors.Join(fmt.Errorf("idem: no connection: %w", acquireErr), err)
 		}

@@ -23,7 +23,8 @@ type Store struct {
 	table     string // both, quoted
 	logger    *slog.Logger
 	sql       statements
-	verified  sync.Map // of *pgxpool.Pool: pools that lead to this store's database
+	patience  time.Duration // see nestedWait
+	verified  sync.Map      // of *pgxpool.Pool: pools that lead to this store's database
 }
 
 // Option sets up a Store.
@@ -79,7 +80,7 @@ func New(pool *pgxpool.Pool, opts ...Option) (*Store, error) {
 	if pool == nil {
 		return nil, errors.New("idem: pgstore.New: the pool is nil")
 	}
-	s := &Store{pool: pool, schema: "public", tableName: "idem_claims"}
+	s := &Store{pool: pool, schema: "public", tableName: "idem_claims", patience: nestedWait}
 	for _, opt := range opts {
 		if opt == nil {
 			return nil, errors.New("idem: pgstore.New: an option is nil")
@@ -95,7 +96,7 @@ func New(pool *pgxpool.Pool, opts ...Option) (*Store, error) {
 
 // exchange runs a flush on a connection of the pool.
 func (s *Store) exchange(ctx context.Context, f *flush) error {
-	conn, err := acquire(ctx, s.pool)
+	conn, err := s.acquire(ctx, s.pool)
 	if err != nil {
 		return err
 	}
@@ -110,14 +111,18 @@ var errNested = errors.New("idem: one inside the other, on a pool of one connect
 // holds one of already: where all do, each waits for the others.
 const nestedWait = 5 * time.Second
 
-func acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
+func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	if !holdsOne(ctx, pool) {
 		return pool.Acquire(ctx)
 	}
 	if pool.Stat().MaxConns() == 1 {
 		return nil, errNested
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, nestedWait, errors.New("idem: no second connection for an endpoint inside another"))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.patience, errors.New("idem: no second connection for an endpoint inside another"))
 	defer cancel()
-	return pool.Acquire(ctx)
+	conn, err := pool.Acquire(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return conn, err
 }

@@ -169,17 +169,18 @@ func (b *Buffer) Failed(ctx context.Context) error {
 func (b *Buffer) Body() []byte { return b.body.Bytes() }
 
 // Sent returns the headers that Send sends, with the Content-Type that net/http
-// would have found by looking at the body. It is a copy.
+// would have found by looking at the body. They are not to be changed.
 func (b *Buffer) Sent() http.Header {
 	h := b.sent
 	if h == nil {
 		h = b.live
 	}
-	h = h.Clone()
 	_, typed := h["Content-Type"]
-	if !typed && h.Get("Content-Encoding") == "" && h.Get("Transfer-Encoding") == "" && b.body.Len() > 0 {
-		h.Set("Content-Type", http.DetectContentType(b.body.Bytes()))
+	if typed || h.Get("Content-Encoding") != "" || h.Get("Transfer-Encoding") != "" || b.body.Len() == 0 {
+		return h
 	}
+	h = h.Clone()
+	h.Set("Content-Type", http.DetectContentType(b.body.Bytes()))
 	return h
 }
 
