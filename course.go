@@ -6,7 +6,8 @@ import (
 )
 
 // course is how the generations of one kind of id follow each other, over all
-// shards. Who holds any shard's lock may read it; who holds all may change it.
+// shards. Who holds g.mu or any shard's lock may read it; who holds all may change
+// it.
 type course struct {
 	line  *timeline
 	half  time.Duration // a generation takes ids until half after its start
@@ -24,12 +25,12 @@ type course struct {
 
 func (c *course) init(line *timeline, half, life time.Duration, limit int) {
 	c.line, c.half, c.life, c.limit = line, half, life, limit
-	c.enter(era{number: 2})
+	c.set(era{number: 2})
 }
 
-// enter makes e the era, and works out what follows from it, so that most calls
+// set makes e the era, and works out what follows from it, so that most calls
 // need to compare two numbers only.
-func (c *course) enter(e era) {
+func (c *course) set(e era) {
 	c.era = e
 	c.calm, c.stale, c.closes = math.MinInt64+1, math.MaxInt64, math.MinInt64
 	for _, g := range [...]generation{e.young, e.old} {
@@ -50,12 +51,8 @@ func (c *course) enter(e era) {
 // sets together are the limit, always.
 type share struct {
 	room   int           // places for this shard's next ids
-	closes time.Duration // moments before which they may land
 	newest time.Duration // the latest moment at which one landed
 }
-
-// takes says whether an id can land at now, when time has changed nothing.
-func (s *share) takes(now *moment) bool { return s.room > 0 && now.since < s.closes }
 
 func (s *share) land(now *moment) {
 	s.room--
@@ -65,36 +62,35 @@ func (s *share) land(now *moment) {
 // twin is a shard's part of the two generations of one kind.
 type twin[S any] struct {
 	share
-	sets [2]S
-	turn int // which of the sets is the young generation's
+	sets    [2]S
+	youngIn int // which of the sets is the young generation's
 }
 
-func (t *twin[S]) young() *S { return &t.sets[t.turn] }
+func (t *twin[S]) young() *S { return &t.sets[t.youngIn] }
 
 // giveBack frees the place of an id that was removed from sets[i]. In the old
 // generation nobody wants it.
 func (t *twin[S]) giveBack(i int) {
-	if i == t.turn {
+	if i == t.youngIn {
 		t.room++
 	}
 }
 
-// vacates says that an id that is taken from sets[i] leaves a place in which
-// another can land at now.
-func (t *twin[S]) vacates(i int, now *moment) bool { return i == t.turn && now.since < t.closes }
-
 // follow brings the twin from one era to the next. A set whose generation is over
-// is given to recycle, together with the set that closed last, or an empty one:
-// about as much as that held the new generation will hold.
+// is given to recycle, together with the set that closed last, if there is one: about
+// as much as that held the new generation will hold.
 func (t *twin[S]) follow(from, to era, recycle func(gone, like *S)) {
-	t.turn = to.youngIn()
+	t.youngIn = to.youngIn()
+	if !to.young.alive {
+		t.newest = math.MinInt64
+	}
 	for i := range t.sets {
 		switch {
 		case to.keeps(i, from):
 		case to.keeps(1-i, from):
 			recycle(&t.sets[i], &t.sets[1-i])
 		default:
-			recycle(&t.sets[i], new(S))
+			recycle(&t.sets[i], nil)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func TestCourseForeseesWhatTheRulesSay(t *testing.T) {
 			for _, old := range starts {
 				var c course
 				c.init(&line, half, life, 100)
-				c.enter(era{number: 7, young: generation{line.time(at(young)), true}, old: generation{line.time(at(old)), true}})
+				c.set(era{number: 7, young: generation{line.time(at(young)), true}, old: generation{line.time(at(old)), true}})
 				for _, start := range starts {
 					for _, edge := range []time.Duration{-life, -half, 0, half, life} {
 						for d := time.Duration(-1); d <= 1; d++ {
@@ -60,9 +60,9 @@ func TestCourseForeseesTheEdgesExactly(t *testing.T) {
 	var c course
 	c.init(&line, 50, 100, 1)
 	require.EqualValues(t, math.MinInt64, c.closes, "nothing lands before a generation begins")
-	c.enter(era{number: 3, young: generation{clock.now.Add(50), true}, old: generation{clock.now, true}})
+	c.set(era{number: 3, young: generation{clock.now.Add(50), true}, old: generation{clock.now, true}})
 	require.EqualValues(t, []time.Duration{50, 100, 100}, []time.Duration{c.calm, c.stale, c.closes})
-	c.enter(era{number: 3, young: generation{clock.now.Add(20), true}})
+	c.set(era{number: 3, young: generation{clock.now.Add(20), true}})
 	require.EqualValues(t, []time.Duration{20, 120, 70}, []time.Duration{c.calm, c.stale, c.closes})
 }
 
@@ -130,7 +130,12 @@ func TestMomentAfterDoesNotWrap(t *testing.T) {
 type counter struct{ n, recycled, like int }
 
 func TestTwinFollows(t *testing.T) {
-	recycle := func(gone, like *counter) { *gone = counter{recycled: gone.recycled + 1, like: like.n} }
+	recycle := func(gone, like *counter) {
+		*gone = counter{recycled: gone.recycled + 1}
+		if like != nil {
+			gone.like = like.n
+		}
+	}
 	var tw twin[counter]
 	e := era{number: 2}
 	follow := func(next era) {
@@ -156,22 +161,22 @@ func TestTwinFollows(t *testing.T) {
 }
 
 func TestTwinTakesBackPlacesOfItsYoungSetOnly(t *testing.T) {
-	tw := twin[counter]{turn: 1, share: share{room: 3, closes: 10, newest: -1}}
+	tw := twin[counter]{youngIn: 1, share: share{room: 3}}
 	tw.giveBack(0)
 	require.Equal(t, 3, tw.room)
 	tw.giveBack(1)
 	require.Equal(t, 4, tw.room)
-	require.True(t, tw.vacates(1, &moment{since: 9}))
-	require.False(t, tw.vacates(1, &moment{since: 10}))
-	require.False(t, tw.vacates(0, &moment{since: 9}))
 }
 
-func TestShareTakesIDsWhileItHasRoomAndTime(t *testing.T) {
-	s := share{room: 2, closes: 10}
-	require.True(t, s.takes(&moment{since: 9}))
-	require.False(t, s.takes(&moment{since: 10}))
-	s.land(&moment{since: 7})
-	s.land(&moment{since: 3})
-	require.Equal(t, share{room: 0, closes: 10, newest: 7}, s)
-	require.False(t, s.takes(&moment{since: 9}))
+func TestTwinKnowsWhenTheLastIDLanded(t *testing.T) {
+	tw := twin[counter]{share: share{room: 3, newest: math.MinInt64}}
+	tw.land(&moment{since: 7})
+	tw.land(&moment{since: 3})
+	require.Equal(t, share{room: 1, newest: 7}, tw.share)
+	recycle := func(*counter, *counter) {}
+	one := era{number: 2, young: began(0)}
+	tw.follow(one, one.rotated(since(50), false), recycle)
+	require.EqualValues(t, 7, tw.newest)
+	tw.follow(one, one.aged(since(100), 100), recycle)
+	require.EqualValues(t, math.MinInt64, tw.newest, "where nothing is known any more it says nothing")
 }

@@ -44,8 +44,8 @@
 // changes nothing, in any order, with one exception: a handler that outlives its
 // lease and completes after all has done the work, and that is remembered. For
 // this the guard keeps the tokens of claims whose lease ran out, 16 bytes each and
-// as many as ids in flight at the most, until they are settled or newer ones take
-// their place.
+// about maxTracked or a thousand a shard at the most, until they are settled or newer
+// ones take their place.
 //
 // # Two generations
 //
@@ -67,7 +67,7 @@
 // is gone, however late the next call comes: an idle guard remembers nothing it
 // shouldn't. When the young one closes it becomes the old one, and the set of the
 // one before is emptied and used again. So one call costs the same however much
-// is remembered, nothing is swept, and there is no goroutine and no Close.
+// is remembered, no list is kept, and there is no goroutine and no Close.
 //
 // A generation also closes when it holds half of maxTracked. The sum never
 // passes maxTracked, and the newest half of it is always remembered: a flood
@@ -81,14 +81,14 @@
 //
 // Ids are spread over up to 64 shards by their hash. All that is known of an id
 // is in its shard, behind the shard's mutex, so that of any number of concurrent
-// calls one gets the claim. Every call takes one such lock, does work of constant
-// size that calls no foreign code, and lets go.
+// calls one gets the claim. A call about an id takes that one lock, does little there
+// and calls no foreign code, and lets go.
 //
 // The generations are the whole guard's, not a shard's, so turning them takes the
 // locks of all shards: first the guard's own mutex, then theirs. Nobody holds more
 // than one shard's lock without that mutex, so no order can be wrong. It happens
-// when time has ended something or an id finds no place, a few times for each
-// generation however many ids it has. The call that meets it lets go of its shard,
+// when time has ended something or an id finds no place, some dozens of times for
+// each generation however many ids it has. The call that meets it lets go of its shard,
 // takes all locks and begins again: whatever others did meanwhile, it then sees.
 // With all locks held the rules for one set of ids are those for all, and every
 // shard leaves with the same two generations, its outdated set emptied.
@@ -102,7 +102,8 @@
 //
 // A call reads the clock before it has the lock, and may be late. It can't make a
 // generation begin before the last id landed in the one it closes: that would close
-// the next one early, and take that id with it before its time.
+// the next one early, and take that id with it before its time. See Time for clocks
+// of which this isn't so.
 //
 // # Ids
 //
@@ -115,7 +116,10 @@
 //
 // A clock is read once a call, outside the lock. With the standard clock all is
 // reckoned on the monotonic reading. An injected clock may stand still, jump and
-// step back: a generation that began in the future begins now. Of an injected clock
-// without monotonic readings, a call that was slow to get here looks like a step
-// back.
+// step back: a generation that began in the future begins now.
+//
+// From an injected clock a call that was late and a step back look alike. Of one with
+// monotonic readings what is a second older at the most is taken for late, so that
+// such a step can make lives longer by as much. Everything else is taken for a step,
+// so that such a call can make them shorter.
 package idem

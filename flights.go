@@ -79,10 +79,15 @@ func (f *flights) each(fn func(*flight)) {
 	}
 }
 
-// recycle empties the set for a new life that will hold about as much as like.
+// recycle empties the set for a new life that will hold about as much as like, or
+// nothing.
 func (f *flights) recycle(like *flights) {
-	f.table.recycle(like.table.n)
-	if cap(f.slab) > max(keptFlights, 4*like.table.n) {
+	n := 0
+	if like != nil {
+		n = like.table.n
+	}
+	f.table.recycle(n)
+	if cap(f.slab) > max(keptFlights, 4*n) {
 		f.slab = nil
 	}
 	f.slab, f.free = f.slab[:0], 0
@@ -105,6 +110,13 @@ type lapsed struct {
 // minLapsed is the half of the smallest guards: a few kilobytes, and only once
 // that many claims have leaked.
 const minLapsed = 512
+
+func (l *lapsed) addAll(f *flights) {
+	if l.young == nil && f.len() > 0 {
+		l.young = make(map[uint64]uint64, min(f.len(), l.half))
+	}
+	f.each(l.add)
+}
 
 func (l *lapsed) add(f *flight) {
 	if len(l.young) >= l.half {

@@ -32,6 +32,8 @@ type Generational struct {
 	terminal course
 	inFlight course
 
+	from, until time.Duration // moments from one to before the other: time changes nothing
+
 	unidentified atomic.Uint64
 }
 
@@ -60,6 +62,7 @@ func newGenerational(c config) *Generational {
 	g.terminal.init(&g.line, c.window/2+c.window%2, c.window, limit)
 	lease := c.leaseOrDefault()
 	g.inFlight.init(&g.line, lease, twice(lease), limit)
+	g.foresee()
 	return g
 }
 
@@ -133,12 +136,12 @@ func (g *Generational) tryBegin(id Identity, look glance) (Claim, State) {
 }
 
 func (g *Generational) beginAt(now *moment, k *key, look glance) (uint64, State) {
-	sh := g.enter(now, k.hash)
+	sh := g.lock(now, k.hash)
 	token, state, ok := sh.tryBegin(now, k, look)
 	if !ok {
-		g.enterAll(now, sh)
+		g.lockOthers(now, sh)
 		token, state, _ = sh.tryBegin(now, k, look)
-		g.leaveOthers(sh)
+		g.unlockOthers(sh)
 	}
 	sh.unlock()
 	return token, state
@@ -148,7 +151,7 @@ func (g *Generational) beginAt(now *moment, k *key, look glance) (uint64, State)
 // remembered all the same, if the memory behind its id is still what it was at
 // TryBegin: by then the guard has forgotten the id and reads it there. A claim
 // in flight it knows by token and hash, and needs that memory no more. Of claims
-// whose lease has run out it knows the newest, about as many as maxTracked;
+// whose lease has run out it knows the newest, about as many as maxTracked or a few thousand;
 // completing an older one changes nothing.
 func (g *Generational) Complete(c Claim) { g.settle(c, complete) }
 
@@ -160,14 +163,14 @@ func (g *Generational) Reject(c Claim) { g.settle(c, reject) }
 // whose lease has run out, and never forgets a message that was settled. It works
 // also while the clock panics: whoever cleans up after that must be able to.
 func (g *Generational) Release(c Claim) {
-	timed := false
+	done := false
 	defer func() {
-		if !timed {
+		if !done {
 			g.releaseUntimed(c)
 		}
 	}()
 	g.settle(c, release)
-	timed = true
+	done = true
 }
 
 // releaseUntimed takes no notice of what time has done since the last call.
@@ -187,11 +190,11 @@ func (g *Generational) settle(c Claim, v verb) {
 }
 
 func (g *Generational) settleAt(now *moment, c *Claim, v verb) {
-	sh := g.enter(now, c.hash)
+	sh := g.lock(now, c.hash)
 	if !sh.settle(now, c, v) {
-		g.enterAll(now, sh)
+		g.lockOthers(now, sh)
 		sh.settle(now, c, v)
-		g.leaveOthers(sh)
+		g.unlockOthers(sh)
 	}
 	sh.unlock()
 }
@@ -207,7 +210,7 @@ func (g *Generational) Wait(ctx context.Context, id Identity) error {
 	k.set(g.seed, id, g.identity)
 	for {
 		now := g.line.now()
-		sh := g.enter(&now, k.hash)
+		sh := g.lock(&now, k.hash)
 		r := sh.waitIn(&k)
 		sh.unlock()
 		if r == nil {
@@ -228,7 +231,7 @@ func (g *Generational) Forget(id Identity) bool {
 	var k key
 	k.set(g.seed, id, g.identity)
 	now := g.line.now()
-	sh := g.enter(&now, k.hash)
+	sh := g.lock(&now, k.hash)
 	defer sh.unlock()
 	return !sh.flying(&k) && sh.forget(&k)
 }
@@ -249,7 +252,7 @@ func (g *Generational) Stats() Stats {
 	for sh := range g.made {
 		sh.addTo(&s)
 	}
-	g.leaveOthers(nil)
+	g.unlockOthers(nil)
 	return s
 }
 

@@ -74,8 +74,13 @@ func (s *idset) compact() {
 	}
 }
 
-// recycle empties the set for a new life that will hold about as much as like.
+// recycle empties the set for a new life that will hold about as much as like, or
+// nothing.
 func (s *idset) recycle(like *idset) {
-	s.table.recycle(like.table.n)
-	s.arena.recycle(like.arena.used)
+	n, chunks := 0, 0
+	if like != nil {
+		n, chunks = like.table.n, like.arena.used
+	}
+	s.table.recycle(n)
+	s.arena.recycle(chunks)
 }

@@ -53,8 +53,7 @@ func (l *timeline) notBefore(now moment, since time.Duration) moment {
 // slowCall is how much older than another call's the monotonic reading of an
 // injected clock may be and still be taken for that of a call that was slow to get
 // here. A fake clock that was set to time.Now() once is monotonic too, and may be
-// stepped back; and a call that slept longer does no harm unless it slept for half
-// the window.
+// stepped back.
 const slowCall = time.Second
 
 // monotonic says whether t has a monotonic reading, which Round strips.

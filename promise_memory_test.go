@@ -375,3 +375,21 @@ func TestMemoryAMillionCyclesLeaveNothingInFlight(t *testing.T) {
 	requireBalance(t, s)
 	require.Less(t, int(heap().HeapAlloc)-int(before.HeapAlloc), 10_000*56+64<<10)
 }
+
+func TestMemoryAQuietGuardAllocatesNothing(t *testing.T) {
+	// All it holds ends between one message and the next.
+	g, clock := newGuard(t, WithWindow(100), WithLease(100), WithMaxTracked(manyShards))
+	for i := range 2000 {
+		mustHandle(t, g, number(i))
+	}
+	i := 0
+	handle := func() {
+		clock.add(200)
+		i++
+		c, _ := g.TryBegin(ids50k[i%2])
+		g.Complete(c)
+	}
+	handle()
+	handle()
+	require.Zero(t, testing.AllocsPerRun(200, handle))
+}

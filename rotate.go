@@ -9,21 +9,21 @@ import (
 // and there is room for its id. Else it begins again behind all locks, where the
 // generations can be turned.
 
-// enter locks the shard of hash, at a moment for which its sets are right.
-func (g *Generational) enter(now *moment, hash uint64) *shard {
+// lock locks the shard of hash, at a moment for which its sets are right.
+func (g *Generational) lock(now *moment, hash uint64) *shard {
 	sh := g.shard(hash)
 	sh.mu.Lock()
-	if !sh.calm(now) {
-		g.enterAll(now, sh)
-		g.leaveOthers(sh)
+	if now.since < g.from || now.since >= g.until {
+		g.lockOthers(now, sh)
+		g.unlockOthers(sh)
 	}
 	return sh
 }
 
-// enterAll locks the other shards too, of which sh is one, and does what time has
-// done. It lets go of sh for a while. Whoever holds more than one shard's lock has
-// taken g.mu before them.
-func (g *Generational) enterAll(now *moment, sh *shard) {
+// lockOthers locks all shards, of which sh is locked already, and does what time
+// has done. It lets go of sh for a while: whoever holds more than one shard's lock
+// has taken g.mu before them.
+func (g *Generational) lockOthers(now *moment, sh *shard) {
 	sh.unlock()
 	g.lockAll()
 	g.age(now)
@@ -37,8 +37,8 @@ func (g *Generational) lockAll() {
 	g.alone = true
 }
 
-// leaveOthers unlocks all shards but sh, which may be nil.
-func (g *Generational) leaveOthers(sh *shard) {
+// unlockOthers unlocks all shards but sh, which may be nil.
+func (g *Generational) unlockOthers(sh *shard) {
 	g.mustAgree()
 	g.alone = false
 	for other := range g.made {
@@ -62,34 +62,40 @@ func (g *Generational) made(yield func(*shard) bool) {
 // generation, and not because the clock has stepped back, is that of a call that
 // was slow to get here.
 func (g *Generational) age(now *moment) {
-	*now = g.line.notBefore(*now, max(g.terminal.calm, g.inFlight.calm))
+	begun := max(g.terminal.calm, g.inFlight.calm)
+	*now = g.line.notBefore(*now, begun)
+	if now.since < begun {
+		g.stepBack(now)
+	}
 	for _, c := range [...]*course{&g.terminal, &g.inFlight} {
-		g.stepBack(c, now)
 		if next := c.era.aged(g.line.time(*now), c.life); next != c.era {
-			g.turn(c, next)
+			g.setEra(c, next)
 		}
 	}
 }
 
-// stepBack forgets that ids landed later than now, when the clock has stepped
-// back behind a generation's start.
-func (g *Generational) stepBack(c *course, now *moment) {
-	if now.since >= c.calm {
-		return
-	}
+// stepBack forgets that ids landed later than now.
+func (g *Generational) stepBack(now *moment) {
 	for sh := range g.made {
-		s := sh.share(c)
-		s.newest = min(s.newest, now.since)
+		for _, s := range [...]*share{&sh.terminal.share, &sh.inFlight.share} {
+			s.newest = min(s.newest, now.since)
+		}
 	}
 }
 
-// turn brings all shards to another era.
-func (g *Generational) turn(c *course, next era) {
+// setEra brings all shards to another era.
+func (g *Generational) setEra(c *course, next era) {
 	from := c.era
-	c.enter(next)
+	c.set(next)
+	g.foresee()
 	for sh := range g.made {
 		sh.follow(c, from)
 	}
+}
+
+// foresee works out from when to when time changes nothing.
+func (g *Generational) foresee() {
+	g.from, g.until = max(g.terminal.calm, g.inFlight.calm), min(g.terminal.stale, g.inFlight.stale)
 }
 
 // makeRoom sees to it that an id of sh can land at now, if need be in a new
@@ -105,7 +111,7 @@ func (g *Generational) makeRoom(c *course, now *moment, sh *shard) {
 		g.deal(c, left, sh)
 		return
 	}
-	g.turn(c, c.era.rotated(t, open && old > 0))
+	g.setEra(c, c.era.rotated(t, open && old > 0))
 	g.deal(c, c.limit, sh)
 	if open {
 		c.early++
@@ -120,7 +126,7 @@ func (g *Generational) survey(c *course) (left int, newest time.Duration, old in
 		s := sh.share(c)
 		left += s.room
 		newest = max(newest, s.newest)
-		old += sh.held(c, 1-c.era.youngIn())
+		old += sh.size(c, 1-c.era.youngIn())
 	}
 	return left, newest, old
 }

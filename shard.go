@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"sync"
-	"time"
 )
 
 // shard holds the ids of one part of the hashes. All that is known of an id is
@@ -13,15 +12,14 @@ type shard struct {
 	g     *Generational
 	index uint64
 
-	mu          sync.Mutex    // protects all that follows
-	from, until time.Duration // moments from one to before the other: time changes nothing
-	terminal    twin[idset]
-	inFlight    twin[flights]
-	lapsed      lapsed
-	waits       waits
-	stats       Stats // the counters
-	begun       uint64
-	checks      uint64 // see mustHold
+	mu       sync.Mutex // protects all that follows
+	terminal twin[idset]
+	inFlight twin[flights]
+	lapsed   lapsed
+	waits    waits
+	stats    Stats // the counters
+	begun    uint64
+	checks   uint64 // see mustHold
 }
 
 // newShard knows the eras and has no room: with its first id it is dealt its part.
@@ -32,9 +30,8 @@ func newShard(g *Generational, index uint64) *shard {
 		sh.terminal.sets[i].seed, sh.terminal.sets[i].table.full = g.seed, full
 	}
 	sh.lapsed.half = max(minLapsed, g.inFlight.limit/len(g.shards))
-	sh.terminal.turn, sh.inFlight.turn = g.terminal.era.youngIn(), g.inFlight.era.youngIn()
+	sh.terminal.youngIn, sh.inFlight.youngIn = g.terminal.era.youngIn(), g.inFlight.era.youngIn()
 	sh.terminal.newest, sh.inFlight.newest = math.MinInt64, math.MinInt64
-	sh.heed()
 	return sh
 }
 
@@ -63,8 +60,6 @@ func (v verb) ended() State {
 	return Completed
 }
 
-func (sh *shard) calm(now *moment) bool { return now.since >= sh.from && now.since < sh.until }
-
 func (sh *shard) share(c *course) *share {
 	if c == &sh.g.terminal {
 		return &sh.terminal.share
@@ -72,19 +67,12 @@ func (sh *shard) share(c *course) *share {
 	return &sh.inFlight.share
 }
 
-// held is how many ids of a course are in its set with index i.
-func (sh *shard) held(c *course, i int) int {
+// size is how many ids of a course are in its set with index i.
+func (sh *shard) size(c *course, i int) int {
 	if c == &sh.g.terminal {
 		return sh.terminal.sets[i].len()
 	}
 	return sh.inFlight.sets[i].len()
-}
-
-// heed takes over what follows from the eras.
-func (sh *shard) heed() {
-	t, f := &sh.g.terminal, &sh.g.inFlight
-	sh.from, sh.until = max(t.calm, f.calm), min(t.stale, f.stale)
-	sh.terminal.closes, sh.inFlight.closes = t.closes, f.closes
 }
 
 // follow brings the shard from an era of c to the one that has followed. Claims in
@@ -95,17 +83,16 @@ func (sh *shard) follow(c *course, from era) {
 	} else {
 		sh.inFlight.follow(from, c.era, func(gone, like *flights) {
 			sh.stats.LeasesExpired += uint64(gone.len())
-			gone.each(sh.lapsed.add)
+			sh.lapsed.addAll(gone)
 			gone.recycle(like)
 		})
 	}
-	sh.heed()
 }
 
-// takes says whether an id can land at now: if not here, then behind all locks,
-// where room can be made.
-func (sh *shard) takes(c *course, now *moment) bool {
-	if sh.share(c).takes(now) {
+// findRoom says whether an id can land at now. Behind all locks it can always: room
+// is made there.
+func (sh *shard) findRoom(c *course, now *moment) bool {
+	if sh.share(c).room > 0 && now.since < c.closes {
 		return true
 	}
 	if !sh.g.alone {
@@ -149,7 +136,7 @@ func (sh *shard) tryBegin(now *moment, k *key, look glance) (token uint64, state
 		sh.countDuplicate(state, look)
 		return 0, state, true
 	}
-	if !sh.takes(&sh.g.inFlight, now) {
+	if !sh.findRoom(&sh.g.inFlight, now) {
 		return 0, Begun, false
 	}
 	token = sh.nextToken()
@@ -251,7 +238,7 @@ func (sh *shard) count(v verb) {
 
 // store makes k terminal, which it is not.
 func (sh *shard) store(now *moment, k *key, v verb) (ok bool) {
-	if !sh.takes(&sh.g.terminal, now) {
+	if !sh.findRoom(&sh.g.terminal, now) {
 		return false
 	}
 	sh.add(now, k, v.ended())
@@ -294,14 +281,20 @@ func (sh *shard) overtake(now *moment, k *key) (ok bool) {
 	switch {
 	case slot >= 0 && sh.terminal.sets[i].state(slot) == Completed:
 		return true
-	case slot >= 0 && sh.terminal.vacates(i, now):
-	case !sh.takes(&sh.g.terminal, now):
+	case slot >= 0 && sh.vacates(i, now):
+	case !sh.findRoom(&sh.g.terminal, now):
 		return false
 	}
 	sh.forget(k)
 	sh.add(now, k, Completed)
 	sh.outrank(k)
 	return true
+}
+
+// vacates says that a terminal id that is taken from sets[i] leaves a place in
+// which another can land at now.
+func (sh *shard) vacates(i int, now *moment) bool {
+	return i == sh.terminal.youngIn && now.since < sh.g.terminal.closes
 }
 
 // outrank tells a flight of k that k has been completed.

@@ -214,6 +214,62 @@ func TestShardSlowCallDoesNotCutTheNewestShort(t *testing.T) {
 	}
 }
 
+// The same call is older than the one generation, and not than the other.
+func TestShardSlowCallThatOneCourseSeesAlone(t *testing.T) {
+	r := newShardRig(t, WithWindow(time.Hour), WithMaxTracked(2))
+	r.g.line = timeline{epoch: time.Now()}
+	begin := func(since time.Duration, id int) State {
+		var k key
+		k.set(r.g.seed, number(id), IDAndDestination)
+		_, state := r.g.beginAt(&moment{since: since}, &k, first)
+		return state
+	}
+	require.Equal(t, Begun, begin(100, 1))
+	require.Equal(t, Begun, begin(200, 2))
+	before := r.g.inFlight.era
+	require.Equal(t, InFlight, begin(150, 2))
+	require.Equal(t, before, r.g.inFlight.era)
+}
+
+func TestShardStepBackThatOneCourseSeesAlone(t *testing.T) {
+	r := newShardRig(t, WithWindow(time.Hour), WithLease(time.Hour)).few(2)
+	r.clock.set(time.Now())
+	mustBegin(t, r.g, r.id(0))
+	r.clock.add(10 * time.Second)
+	mustHandle(t, r.g, r.id(0)) // the terminal ones begin here
+	mustBegin(t, r.g, r.id(0))
+	r.clock.add(-5 * time.Second)
+	r.g.Stats() // before this, and after the start of those in flight
+	r.clock.add(4500 * time.Millisecond)
+	now := r.now()
+	mustBegin(t, r.g, r.id(1)) // turns those in flight
+	require.Equal(t, now.read, r.g.inFlight.era.young.start)
+}
+
+func TestShardLandingsOfTheFutureEndWithTheirGenerations(t *testing.T) {
+	r := newShardRig(t, WithWindow(100), WithLease(100)).few(2)
+	r.clock.set(time.Now())
+	r.land(0, 2)
+	r.clock.add(200)
+	r.g.Stats() // all is over
+	r.clock.add(-300)
+	now := r.now()
+	r.land(0, 1)
+	require.Equal(t, now.read, r.g.terminal.era.young.start)
+}
+
+func TestShardsAreDealtEqualParts(t *testing.T) {
+	r := newShardRig(t).few(1000)
+	for shard := range uint64(4) {
+		r.land(shard, 1)
+	}
+	for shard := range uint64(4) {
+		room := r.g.shards[shard].Load().terminal.room
+		require.GreaterOrEqual(t, room, 240)
+		require.LessOrEqual(t, room, 255)
+	}
+}
+
 func TestShardStepBackForgetsTheLandingsOfTheFuture(t *testing.T) {
 	// Else the next generation would begin in the future.
 	r := newShardRig(t, WithWindow(time.Hour)).few(1)
@@ -296,7 +352,6 @@ func TestShardsHoldTheirInvariants(t *testing.T) {
 		"a count":          func(sh *shard) { sh.terminal.young().table.n++ },
 		"the arena":        func(sh *shard) { sh.terminal.young().arena.bytes++ },
 		"a place":          func(sh *shard) { sh.terminal.room = -1 },
-		"a closing":        func(sh *shard) { sh.terminal.closes++ },
 		"a free place":     func(sh *shard) { sh.inFlight.young().free = 1 },
 		"a flight's token": func(sh *shard) { sh.inFlight.young().slab[0].token++ },
 		"an era":           func(sh *shard) { sh.g.terminal.era.young.alive = false },
