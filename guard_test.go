@@ -55,7 +55,7 @@ func newGuard(t testing.TB, opts ...Option) (*Generational, *guardClock) {
 	g, err := NewGenerational(append([]Option{WithClock(clock)}, opts...)...)
 	require.NoError(t, err)
 	// As many shards as on the largest machine: fewer are the easier case.
-	g.shards = make([]atomic.Pointer[shard], shardsFor(int(2*g.terminal.limit), maxShards))
+	g.shards = make([]atomic.Pointer[shard], shardsFor(2*g.terminal.limit, maxShards))
 	return g, clock
 }
 
