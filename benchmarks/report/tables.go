@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/idem-go/idem/benchmarks/internal/peers"
 )
@@ -10,7 +11,7 @@ import (
 func (r *results) stamp() string {
 	c := r.config
 	return fmt.Sprintf("Measured %s on %s, %s cores, %s/%s, with %s at commit %s: medians of %d interleaved passes.\n",
-		c["date"], c["cpu"], c["cores"], c["goos"], c["goarch"], c["go"], c["commit"], r.passes())
+		c["date"], strings.TrimSpace(c["cpu"]), c["cores"], c["goos"], c["goarch"], c["go"], c["commit"], r.passes())
 }
 
 // usual is the first table: all peers on the usual load.
