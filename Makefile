@@ -40,11 +40,14 @@ invariants: ## test the root module with its structure checked after each step
 	go test -count=1 -tags invariants ./...
 
 # The words of atomic operations, and an int, are smaller on 386 and on arm.
-# The machine can run 386 tests if it is an amd64, and arm it can only build.
+# Most amd64 machines can run 386 tests; where the kernel can't, they are built and
+# that is said. Arm can only be built.
 .PHONY: narrow
 narrow: export CGO_ENABLED = 0
 narrow: ## test the root module on 386, build it for arm
-	GOARCH=386 go test -count=1 ./...
+	@GOARCH=386 go test -c -o narrow.test . && { ./narrow.test -test.run '^$$' >/dev/null 2>&1; rc=$$?; rm -f narrow.test; \
+		if [ $$rc = 126 ]; then echo "NOT RUN: this kernel runs no 386 programs; the tests were built only"; GOARCH=386 go vet ./...; \
+		else GOARCH=386 go test -count=1 ./...; fi; }
 	GOARCH=arm go vet ./...
 	GOARCH=arm go build -o /dev/null ./...
 

@@ -59,7 +59,7 @@ func TestCourseForeseesTheEdgesExactly(t *testing.T) {
 	line := timeline{epoch: clock.now, clock: clock}
 	var c course
 	c.init(&line, 50, 100, 1)
-	require.EqualValues(t, math.MinInt64, c.closes, "nothing lands before a generation begins")
+	require.Equal(t, time.Duration(math.MinInt64), c.closes, "nothing lands before a generation begins")
 	c.set(era{number: 3, young: generation{clock.now.Add(50), true}, old: generation{clock.now, true}})
 	require.EqualValues(t, []time.Duration{50, 100, 100}, []time.Duration{c.calm, c.stale, c.closes})
 	c.set(era{number: 3, young: generation{clock.now.Add(20), true}})
@@ -178,5 +178,5 @@ func TestTwinKnowsWhenTheLastIDLanded(t *testing.T) {
 	tw.follow(one, one.rotated(since(50), false), recycle)
 	require.EqualValues(t, 7, tw.newest)
 	tw.follow(one, one.aged(since(100), 100), recycle)
-	require.EqualValues(t, math.MinInt64, tw.newest, "where nothing is known any more it says nothing")
+	require.Equal(t, time.Duration(math.MinInt64), tw.newest, "where nothing is known any more it says nothing")
 }

@@ -139,13 +139,14 @@ func (t *table) all(yield func(ref uint32) bool) {
 // quarter as often, and ends no larger.
 func (t *table) grownSlots() int {
 	n := len(t.refs)
+	least := n + n/4
 	switch {
-	case n < t.full:
-		return max(minSlots, halvedAbove(n, t.full))
+	case least < t.full:
+		return max(minSlots, halvedAbove(least, t.full))
 	case n < 256:
 		return max(minSlots, 2*n)
 	default:
-		return n + n/4
+		return least
 	}
 }
 
