@@ -377,9 +377,7 @@ func TestMemoryAMillionCyclesLeaveNothingInFlight(t *testing.T) {
 }
 
 func TestMemoryAQuietGuardAllocatesNothing(t *testing.T) {
-	if invariants {
-		t.Skip("built with the tag invariants: its checks allocate after each step")
-	}
+	skipWithInvariants(t)
 	// All it holds ends between one message and the next.
 	g, clock := newGuard(t, WithWindow(100), WithLease(100), WithMaxTracked(manyShards))
 	for i := range 2000 {
