@@ -111,7 +111,7 @@ func (c *crew[D]) start(d D) {
 	switch {
 	case !s.take(c.ctx):
 		c.giveBack(d)
-	case c.idle.Load() > 0: // only here they grow fewer
+	case c.idle.Load() > 0: // nobody else takes one
 		c.idle.Add(-1)
 		c.handed <- d // has room for as many as can be idle
 	default:

@@ -219,10 +219,9 @@ func (sh *shard) takeOut(i, slot int) {
 // when the claim was begun, so only a late Complete can have made it terminal
 // since; but that may be so long ago that it is forgotten again.
 func (sh *shard) remember(now *moment, f *flight, v verb) (ok bool) {
-	if !f.overtaken || sh.state(&f.key) != Completed {
-		if !sh.store(now, &f.key, v) {
-			return false
-		}
+	known := f.overtaken && sh.state(&f.key) == Completed
+	if !known && !sh.store(now, &f.key, v) {
+		return false
 	}
 	sh.count(v)
 	return true

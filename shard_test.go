@@ -137,13 +137,13 @@ func TestShardMakesRoomForWhatLandsAlone(t *testing.T) {
 	r := newShardRig(t, WithWindow(100)).few(2)
 	r.land(0, 2)
 	old := r.land(1, 2)
-	young, known := r.g.terminal.era, r.known(old)
+	require.Equal(t, 2, r.known(old))
+	young := r.g.terminal.era
 	mustBegin(t, r.g, r.id(3))
 	require.Equal(t, Completed, look(r.g, old[0]))
 	r.g.Release(mustBegin(t, r.g, r.id(4)))
 	require.True(t, r.g.Forget(old[1]))
 	require.Equal(t, young, r.g.terminal.era)
-	require.Equal(t, 2, known)
 }
 
 func TestShardStormOfOneIDTurnsOnce(t *testing.T) {

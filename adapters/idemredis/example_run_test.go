@@ -2,25 +2,14 @@ package idemredis_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"testing"
 
+	"github.com/idem-go/idem/adapters/idemredis"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
-
-// missing ends a test whose server isn't there: a skip that says what to do,
-// and in CI, where every server must be there, a failure.
-func missing(t testing.TB, service, variable, at string, err error) {
-	t.Helper()
-	text := fmt.Sprintf("%s MISSING at %s: %v; run scripts/services up, or set %s", service, at, err, variable)
-	if os.Getenv("CI") == "true" {
-		t.Fatal(text)
-	}
-	t.Skip(text)
-}
 
 // The example has no output comment: without a Redis it couldn't be skipped.
 func TestExample(t *testing.T) {
@@ -28,7 +17,7 @@ func TestExample(t *testing.T) {
 	rdb := redis.NewClient(opts)
 	defer rdb.Close()
 	if err := rdb.Ping(context.Background()).Err(); err != nil {
-		missing(t, "Redis", "IDEM_REDIS_URL", opts.Addr, err)
+		idemredis.Missing(t, "Redis", "IDEM_REDIS_URL", opts.Addr, err)
 	}
 	r, w, err := os.Pipe()
 	require.NoError(t, err)

@@ -54,6 +54,9 @@ func missing(t testing.TB, service, variable, at string, err error) {
 	t.Skip(text)
 }
 
+// Missing is for the tests that see the package from outside.
+var Missing = missing
+
 func redisURL() string {
 	if url := os.Getenv("IDEM_REDIS_URL"); url != "" {
 		return url

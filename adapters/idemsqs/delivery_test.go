@@ -204,7 +204,7 @@ func TestExtendAsksEveryThirdOfTheTimeout(t *testing.T) {
 			require.Len(t, c.timeouts, step.sent, i)
 		}
 		c.fail = errHandler
-		time.Sleep(11 * time.Second)
+		time.Sleep(11 * time.Second) // of the bubble's own clock
 		next, err := d.Extend(t.Context())
 		require.ErrorIs(t, err, errHandler)
 		require.Equal(t, 10*time.Second, next, "in time for one more try")
@@ -214,7 +214,7 @@ func TestExtendAsksEveryThirdOfTheTimeout(t *testing.T) {
 		require.Equal(t, []int32{30, 30, 30, 30, 30}, c.timeouts, "a failed one doesn't count")
 
 		require.NoError(t, d.Ack(t.Context()))
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // of the bubble's own clock
 		next, err = d.Extend(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, next, "settled: no more calls")
@@ -248,14 +248,14 @@ func TestExtendKeepsWithinTwelveHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &stub{}
 		d := deliver(t, c, types.Message{}, WithVisibilityTimeout(time.Hour))
-		time.Sleep(10 * time.Hour)
+		time.Sleep(10 * time.Hour) // of the bubble's own clock
 		_, err := d.Extend(t.Context())
 		require.NoError(t, err)
-		time.Sleep(90*time.Minute + time.Second/2)
+		time.Sleep(90*time.Minute + time.Second/2) // of the bubble's own clock
 		_, err = d.Extend(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, []int32{3600, 1798}, c.timeouts)
-		time.Sleep(29*time.Minute + 59*time.Second)
+		time.Sleep(29*time.Minute + 59*time.Second) // of the bubble's own clock
 		next, err := d.Extend(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, next)
