@@ -7,8 +7,7 @@ import "bytes"
 type flight struct {
 	key       key
 	token     uint64
-	overtaken bool   // by a late Complete: the id may be terminal already
-	next      uint32 // of a free flight: the next free one, plus one
+	overtaken bool // by a late Complete: the id may be terminal already
 }
 
 func (f *flight) board(k *key, token uint64) {
@@ -16,66 +15,106 @@ func (f *flight) board(k *key, token uint64) {
 	f.token, f.overtaken = token, false
 }
 
-// flights is one generation of claims in flight. Places are used again as soon
-// as they are free, so that a steady state allocates nothing.
+// flights is one generation of claims in flight, side by side in a slab whose
+// storage is used again, so that a steady state allocates nothing. There are few
+// as a rule, and looking at each reads less memory than a table would.
 type flights struct {
-	table table
 	slab  []flight
-	free  uint32 // the first free flight, plus one; 0 if there is none
+	index *table // of the places in the slab; nil until there are many
 }
 
-func (f *flights) len() int { return f.table.n }
+// fewFlights are looked through one by one.
+const fewFlights = 8
 
-// find returns the slot of k's flight, or -1.
+func (f *flights) len() int { return len(f.slab) }
+
+// find returns the place of k's flight, or -1.
 func (f *flights) find(k *key) int {
-	return f.table.find(k.hash, func(ref uint32) bool {
-		other := &f.slab[ref].key
-		return other.hash == k.hash && bytes.Equal(other.bytes(), k.bytes())
+	return f.search(k.hash, func(other *flight) bool {
+		return bytes.Equal(other.key.bytes(), k.bytes())
 	})
 }
 
-// findClaim returns the slot of c's flight, or -1. It does not look at the id,
+// findClaim returns the place of c's flight, or -1. It does not look at the id,
 // whose memory may hold something else by now.
 func (f *flights) findClaim(c *Claim) int {
-	return f.table.find(c.hash, func(ref uint32) bool {
-		return f.slab[ref].token == c.token && f.slab[ref].key.hash == c.hash
-	})
+	return f.search(c.hash, func(other *flight) bool { return other.token == c.token })
 }
 
-// at returns the flight in a slot. It is valid until the next add.
-func (f *flights) at(slot int) *flight { return &f.slab[f.table.refs[slot]] }
+// search returns the place of the flight with hash that is the one looked for, or
+// -1.
+func (f *flights) search(hash uint64, is func(*flight) bool) int {
+	if f.index != nil {
+		return f.searchIndex(hash, is)
+	}
+	for place := range f.slab {
+		if other := &f.slab[place]; other.key.hash == hash && is(other) {
+			return place
+		}
+	}
+	return -1
+}
 
-func (f *flights) hashOf(ref uint32) uint64 { return f.slab[ref].key.hash }
+func (f *flights) searchIndex(hash uint64, is func(*flight) bool) int {
+	slot := f.index.find(hash, func(place uint32) bool {
+		other := &f.slab[place]
+		return other.key.hash == hash && is(other)
+	})
+	if slot < 0 {
+		return -1
+	}
+	return int(f.index.refs[slot])
+}
+
+// at returns the flight in a place. It is valid until the next add or remove.
+func (f *flights) at(place int) *flight { return &f.slab[place] }
+
+func (f *flights) hashOf(place uint32) uint64 { return f.slab[place].key.hash }
 
 // add stores a flight for k, which must have none here.
 func (f *flights) add(k *key, token uint64) {
-	ref := f.take()
-	f.slab[ref].board(k, token)
-	f.table.insert(k.hash, ref, f.hashOf)
-}
-
-func (f *flights) take() uint32 {
-	if f.free == 0 {
-		f.slab = append(f.slab, flight{})
-		return uint32(len(f.slab) - 1)
+	place := len(f.slab)
+	f.slab = append(f.slab, flight{})
+	f.slab[place].board(k, token)
+	switch {
+	case f.index != nil:
+		f.index.insert(k.hash, uint32(place), f.hashOf)
+	case place >= fewFlights:
+		f.makeIndex()
 	}
-	ref := f.free - 1
-	f.free = f.slab[ref].next
-	return ref
 }
 
-// remove ends the flight in a slot.
-func (f *flights) remove(slot int) {
-	ref := f.table.refs[slot]
-	f.table.remove(slot, f.hashOf)
-	f.slab[ref].next = f.free
-	f.free = ref + 1
+func (f *flights) makeIndex() {
+	f.index = new(table)
+	for place := range f.slab {
+		f.index.insert(f.slab[place].key.hash, uint32(place), f.hashOf)
+	}
+}
+
+// remove ends the flight in a place, and moves the last one there.
+func (f *flights) remove(place int) {
+	last := len(f.slab) - 1
+	if f.index != nil {
+		f.index.remove(f.slotOf(place), f.hashOf)
+	}
+	if place != last {
+		if f.index != nil {
+			f.index.refs[f.slotOf(last)] = uint32(place)
+		}
+		f.slab[place] = f.slab[last]
+	}
+	f.slab = f.slab[:last]
+}
+
+// slotOf returns the index's slot of a place.
+func (f *flights) slotOf(place int) int {
+	return f.index.find(f.slab[place].key.hash, func(ref uint32) bool { return ref == uint32(place) })
 }
 
 // each calls fn for every flight, in no order.
 func (f *flights) each(fn func(*flight)) {
-	for ref := range f.table.all {
-		fn(&f.slab[ref])
+	for place := range f.slab {
+		fn(&f.slab[place])
 	}
 }
 
@@ -84,16 +123,22 @@ func (f *flights) each(fn func(*flight)) {
 func (f *flights) recycle(like *flights) {
 	n := 0
 	if like != nil {
-		n = like.table.n
+		n = like.len()
 	}
-	f.table.recycle(n)
 	if cap(f.slab) > max(keptFlights, 4*n) {
 		f.slab = nil
 	}
-	f.slab, f.free = f.slab[:0], 0
+	f.slab = f.slab[:0]
+	if n <= fewFlights {
+		f.index = nil
+	}
+	if f.index != nil {
+		f.index.recycle(n)
+	}
 }
 
-// keptFlights are never given back, as keptSlots.
+// keptFlights are never given back: too little to matter, and what a quiet guard
+// would otherwise allocate again and again.
 const keptFlights = 4
 
 // lapsed remembers the claims whose lease ran out, so that a handler that

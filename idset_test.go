@@ -206,7 +206,7 @@ func TestFlightsAgainstTheBuiltInMap(t *testing.T) {
 			}
 			require.Equal(t, len(known), f.len())
 			most = max(most, f.len())
-			require.Len(t, f.slab, most)
+			require.Equal(t, f.index != nil, most > fewFlights)
 		}
 		require.NoError(t, f.check())
 		tokens := map[uint64]bool{}
@@ -231,7 +231,8 @@ func TestFlightsReuseTheirPlaces(t *testing.T) {
 			f.remove(f.find(&k))
 		}
 	}
-	require.LessOrEqual(t, len(f.slab), 2)
+	require.LessOrEqual(t, cap(f.slab), 2)
+	require.Nil(t, f.index)
 }
 
 func TestLapsedKnowsTheYoungestAndEachOnce(t *testing.T) {

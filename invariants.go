@@ -146,25 +146,22 @@ func (s *idset) check() error {
 	return nil
 }
 
-// check also walks the free places: each place is in use or free, not both.
+// check says whether the index, if there is one, knows every place once.
 func (f *flights) check() error {
-	if err := f.table.check(f.hashOf); err != nil {
-		return err
+	if f.index == nil {
+		return nil
 	}
-	taken := make(map[uint32]bool, len(f.slab))
-	for ref := range f.table.all {
-		taken[ref] = true
-	}
-	for ref := f.free; ref != 0; ref = f.slab[ref-1].next {
-		if taken[ref-1] {
-			return fmt.Errorf("place %d is in use, or free twice", ref-1)
+	known := make(map[uint32]bool, len(f.slab))
+	for place := range f.index.all {
+		if known[place] || int(place) >= len(f.slab) {
+			return fmt.Errorf("place %d of %d is known twice, or is none", place, len(f.slab))
 		}
-		taken[ref-1] = true
+		known[place] = true
 	}
-	if len(taken) != len(f.slab) {
-		return fmt.Errorf("%d of %d places are known", len(taken), len(f.slab))
+	if len(known) != len(f.slab) {
+		return fmt.Errorf("%d of %d places are known", len(known), len(f.slab))
 	}
-	return nil
+	return f.index.check(f.hashOf)
 }
 
 // check says whether every reference is found from its home, and the tags are

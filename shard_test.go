@@ -352,7 +352,7 @@ func TestShardsHoldTheirInvariants(t *testing.T) {
 		"a count":          func(sh *shard) { sh.terminal.young().table.n++ },
 		"the arena":        func(sh *shard) { sh.terminal.young().arena.bytes++ },
 		"a place":          func(sh *shard) { sh.terminal.room = -1 },
-		"a free place":     func(sh *shard) { sh.inFlight.young().free = 1 },
+		"a flight's place": func(sh *shard) { f := sh.inFlight.young(); f.makeIndex(); f.index.refs[f.slotOf(0)]++ },
 		"a flight's token": func(sh *shard) { sh.inFlight.young().slab[0].token++ },
 		"an era":           func(sh *shard) { sh.g.terminal.era.young.alive = false },
 		"a room":           func(sh *shard) { sh.waits.enter(1).guests = 0 },
