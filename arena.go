@@ -1,55 +1,68 @@
 package idem
 
+import "unsafe"
+
 // arena keeps short byte strings in chunks of one size, so that growing copies
 // nothing and wastes less than a chunk. A reference is the chunk's number and
 // the place in it.
 type arena struct {
-	chunks [][]byte // those behind used are empty, kept for later
-	used   int      // chunks in use; the last of them takes what comes
+	tail   []byte   // what is filled of the chunk that takes what comes
+	used   int      // chunks in use; the tail is in the last of them
 	bytes  int      // put since the arena was empty
 	wasted int      // of these, bytes of removed entries
+	chunks [][]byte // whole; those behind used are kept for later
 }
 
 const (
 	chunkBits  = 12
 	chunkSize  = 1 << chunkBits
 	firstChunk = 256 // the first chunk starts small and doubles: most guards are
+
+	cacheLine = 64
 )
 
 // put copies b, which must be shorter than firstChunk, and returns its reference.
 func (a *arena) put(b []byte) uint32 {
-	if a.used == 0 || len(a.chunks[a.used-1])+len(b) > chunkSize {
+	if len(a.tail)+len(b) > cap(a.tail) {
 		a.extend()
 	}
-	chunk := &a.chunks[a.used-1]
-	place := len(*chunk)
-	a.makeRoom(chunk, len(b))
-	*chunk = append(*chunk, b...)
+	place := len(a.tail)
+	a.tail = append(a.tail, b...)
 	a.bytes += len(b)
 	return uint32(a.used-1)<<chunkBits | uint32(place)
 }
 
-// extend takes the next chunk into use.
-func (a *arena) extend() {
-	if a.used == len(a.chunks) {
-		a.chunks = append(a.chunks, nil)
+// expect gets the next line of the tail ready. The line before it is in a cache: it
+// has been written to.
+func (a *arena) expect() {
+	if next := len(a.tail) + cacheLine; next <= cap(a.tail) {
+		prefetch(unsafe.Pointer(&a.tail[:next][next-1]))
 	}
+}
+
+// extend makes room at the tail: the first chunk is grown to its whole size, and
+// then one more is taken into use.
+func (a *arena) extend() {
+	if a.used == 1 && cap(a.tail) < chunkSize {
+		a.chunks[0] = make([]byte, 2*cap(a.tail))
+		a.tail = a.chunks[0][:copy(a.chunks[0], a.tail)]
+		return
+	}
+	if a.used == len(a.chunks) {
+		a.chunks = append(a.chunks, make([]byte, a.nextSize()))
+	}
+	a.tail = a.chunks[a.used][:0]
 	a.used++
 }
 
-// makeRoom grows the first chunk by doubling; the others are made whole.
-func (a *arena) makeRoom(chunk *[]byte, n int) {
-	if len(*chunk)+n <= cap(*chunk) {
-		return
+func (a *arena) nextSize() int {
+	if a.used == 0 {
+		return firstChunk
 	}
-	size := chunkSize
-	if a.used == 1 {
-		size = min(chunkSize, max(firstChunk, 2*cap(*chunk)))
-	}
-	*chunk = append(make([]byte, 0, size), *chunk...)
+	return chunkSize
 }
 
-// at returns the bytes from ref to the end of what its chunk holds.
+// at returns the bytes from ref to the end of its chunk.
 func (a *arena) at(ref uint32) []byte {
 	return a.chunks[ref>>chunkBits][ref&(chunkSize-1):]
 }
@@ -66,14 +79,11 @@ func (a *arena) wasteful() bool {
 // recycle empties the arena for a new life in about n chunks, and gives back
 // what that life will hardly need.
 func (a *arena) recycle(n int) {
-	if n == 0 && a.used > 0 && cap(a.chunks[0]) > 2*firstChunk {
+	if n == 0 && len(a.chunks) > 0 && len(a.chunks[0]) > 2*firstChunk {
 		a.chunks = nil
 	}
 	if keep := 2*n + 1; len(a.chunks) > keep {
 		a.chunks = append([][]byte(nil), a.chunks[:keep]...)
 	}
-	for i := range a.chunks {
-		a.chunks[i] = a.chunks[i][:0]
-	}
-	a.used, a.bytes, a.wasted = 0, 0, 0
+	a.tail, a.used, a.bytes, a.wasted = nil, 0, 0, 0
 }

@@ -42,6 +42,12 @@ func (s *idset) state(slot int) State {
 	return Completed
 }
 
+// expect says that a key with hash may be added before long.
+func (s *idset) expect(hash uint64) {
+	s.table.expect(hash)
+	s.arena.expect()
+}
+
 // add stores k, which must not be in the set.
 func (s *idset) add(k *key, ended State) {
 	ref := s.arena.put(k.bytes())

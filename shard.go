@@ -9,17 +9,17 @@ import (
 // shard holds the ids of one part of the hashes. All that is known of an id is
 // in one shard, so that one lock decides about it.
 type shard struct {
+	mu       sync.Mutex // protects all that follows but g and index
+	waits    waits
+	begun    uint64
+	inFlight twin[flights]
+	terminal twin[idset]
+	stats    Stats // the counters
+	lapsed   lapsed
+	checks   uint64 // see mustHold
+
 	g     *Generational
 	index uint64
-
-	mu       sync.Mutex // protects all that follows
-	terminal twin[idset]
-	inFlight twin[flights]
-	lapsed   lapsed
-	waits    waits
-	stats    Stats // the counters
-	begun    uint64
-	checks   uint64 // see mustHold
 }
 
 // newShard knows the eras and has no room: with its first id it is dealt its part.
@@ -140,6 +140,7 @@ func (sh *shard) tryBegin(now *moment, k *key, look glance) (token uint64, state
 		return 0, Begun, false
 	}
 	token = sh.nextToken()
+	sh.terminal.young().expect(k.hash)
 	sh.inFlight.land(now)
 	sh.inFlight.young().add(k, token)
 	sh.stats.Begun++

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/bits"
+	"unsafe"
 )
 
 // table finds small references by hash: open addressing with linear probing over
@@ -104,6 +105,13 @@ func (t *table) put(hash uint64, ref uint32) {
 	slot := t.place(i, empty)
 	t.refs[slot] = ref
 	t.setTag(slot, tagOf(hash))
+}
+
+// expect gets ready what a reference for hash would be written to.
+func (t *table) expect(hash uint64) {
+	if len(t.refs) > 0 {
+		prefetch(unsafe.Pointer(&t.refs[t.home(hash)]))
+	}
 }
 
 // setTag also keeps the copy of the first tags, so that a word can be read at

@@ -1,0 +1,7 @@
+//go:build !gc || purego || !(amd64 || arm64)
+
+package idem
+
+import "unsafe"
+
+func prefetch(unsafe.Pointer) {}

@@ -1,0 +1,32 @@
+package idem
+
+import (
+	"hash/maphash"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestNoAddressIsWrongToPrefetch(t *testing.T) {
+	var x [2 * cacheLine]byte
+	for i := range x {
+		prefetch(unsafe.Pointer(&x[i]))
+	}
+	prefetch(nil)
+}
+
+func TestExpectAtEverySizeOfASet(t *testing.T) {
+	s := idset{seed: maphash.MakeSeed()}
+	for i := range 5_000 {
+		var k key
+		k.set(s.seed, number(i), IDAndDestination)
+		s.expect(k.hash)
+		s.add(&k, Completed)
+	}
+	s.recycle(nil)
+	s.expect(1)
+	s.expect(^uint64(0))
+	require.Zero(t, s.len())
+	require.NoError(t, s.check())
+}
