@@ -5,9 +5,9 @@ import "bytes"
 // flight is one claim that nobody has settled: the key it was begun with, kept
 // here because the caller's memory may be reused, and the token.
 type flight struct {
-	key       key
 	token     uint64
 	overtaken bool // by a late Complete: the id may be terminal already
+	key       key
 }
 
 func (f *flight) board(k *key, token uint64) {

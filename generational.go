@@ -55,7 +55,7 @@ func newGenerational(c config) *Generational {
 		identity:   c.identity,
 		line:       timeline{epoch: time.Now(), clock: c.clock},
 		seed:       maphash.MakeSeed(),
-		firstToken: rand.Uint64() &^ (maxShards - 1),
+		firstToken: rand.Uint64() >> 1 &^ (maxShards - 1),
 		shards:     make([]atomic.Pointer[shard], shardsFor(c.maxTracked, runtime.GOMAXPROCS(0))),
 	}
 	limit := limitFor(c.maxTracked)
