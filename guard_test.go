@@ -5,7 +5,6 @@ import (
 	"math"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,8 +53,6 @@ func newGuard(t testing.TB, opts ...Option) (*Generational, *guardClock) {
 	clock := newGuardClock()
 	g, err := NewGenerational(append([]Option{WithClock(clock)}, opts...)...)
 	require.NoError(t, err)
-	// As many shards as on the largest machine: fewer are the easier case.
-	g.shards = make([]atomic.Pointer[shard], shardsFor(2*g.terminal.limit, maxShards))
 	return g, clock
 }
 

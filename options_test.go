@@ -2,7 +2,6 @@ package idem
 
 import (
 	"math"
-	"runtime"
 	"testing"
 	"time"
 
@@ -140,32 +139,25 @@ func TestOptionsDoNotReadTheClock(t *testing.T) {
 }
 
 func TestOptionsShards(t *testing.T) {
-	for _, c := range []struct{ maxTracked, procs, shards int }{
-		{2, 64, 1},
-		{1000, 64, 1},
-		{2047, 64, 1},
-		{2048, 64, 2},
-		{4000, 64, 2},
-		{4096, 64, 4},
-		{65_535, 64, 32},
-		{65_536, 64, 64},
-		{4_000_000, 256, 64},
-		{math.MaxInt, 64, 64},
-		{4_000_000, 1, 16},
-		{4_000_000, 2, 32},
-		{4_000_000, 3, 32},
-		{4_000_000, 16, 64},
-		{3000, 1, 2},
+	for _, c := range []struct{ maxTracked, shards int }{
+		{2, 1},
+		{1000, 1},
+		{2047, 1},
+		{2048, 2},
+		{3000, 2},
+		{4000, 2},
+		{4096, 4},
+		{65_535, 32},
+		{65_536, 64},
+		{4_000_000, 64},
+		{math.MaxInt, 64},
 	} {
-		assert.Equal(t, c.shards, shardsFor(c.maxTracked, c.procs), "maxTracked %d, %d processors", c.maxTracked, c.procs)
+		assert.Equal(t, c.shards, shardsFor(c.maxTracked), "maxTracked %d", c.maxTracked)
 	}
-	// Where a shard's references would run out there are more shards.
-	assert.Equal(t, 64, shardsFor(math.MaxInt, 1))
-	assert.Equal(t, 16, shardsFor(100_000, 1))
 	assert.EqualValues(t, 1, limitFor(2))
 	assert.EqualValues(t, 1, limitFor(3))
 	assert.EqualValues(t, min(math.MaxInt/2, 1<<31), limitFor(math.MaxInt))
 	g, err := NewGenerational(WithMaxTracked(manyShards))
 	require.NoError(t, err)
-	assert.Len(t, g.shards, shardsFor(manyShards, runtime.GOMAXPROCS(0)))
+	assert.Len(t, g.shards, maxShards)
 }
