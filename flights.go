@@ -10,11 +10,6 @@ type flight struct {
 	key       key
 }
 
-func (f *flight) board(k *key, token uint64) {
-	f.key.copy(k)
-	f.token, f.overtaken = token, false
-}
-
 // flights is one generation of claims in flight, side by side in a slab whose
 // storage is used again, so that a steady state allocates nothing. There are few
 // as a rule, and looking at each reads less memory than a table would.
@@ -74,8 +69,8 @@ func (f *flights) hashOf(place uint32) uint64 { return f.slab[place].key.hash }
 // add stores a flight for k, which must have none here.
 func (f *flights) add(k *key, token uint64) {
 	place := len(f.slab)
-	f.slab = append(f.slab, flight{})
-	f.slab[place].board(k, token)
+	f.slab = append(f.slab, flight{token: token})
+	f.slab[place].key.copy(k)
 	switch {
 	case f.index != nil:
 		f.index.insert(k.hash, uint32(place), f.hashOf)

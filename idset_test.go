@@ -149,7 +149,8 @@ func TestArenaTellsWhatWasPut(t *testing.T) {
 func TestArenaStartsSmallAndGivesBack(t *testing.T) {
 	var a arena
 	a.put([]byte("x"))
-	require.Equal(t, firstChunk, cap(a.chunks[0]))
+	a.put(make([]byte, firstChunk-1))
+	require.Equal(t, firstChunk, cap(a.chunks[0]), "full, and no fuller")
 	for range 100 {
 		a.put(make([]byte, maxKey))
 	}
@@ -216,6 +217,45 @@ func TestFlightsAgainstTheBuiltInMap(t *testing.T) {
 		require.Zero(t, f.len())
 		require.NoError(t, f.check())
 	}
+}
+
+// flightsOf returns a set with n flights.
+func flightsOf(n int) *flights {
+	seed := maphash.MakeSeed()
+	var f flights
+	for i := range n {
+		var k key
+		k.set(seed, ids50k[i], IDAndDestination)
+		f.add(&k, uint64(i+1))
+	}
+	return &f
+}
+
+func TestFlightsGiveBackAfterAPeak(t *testing.T) {
+	for _, c := range []struct {
+		had, like       int
+		indexed, slabIs bool // after
+	}{
+		{1000, 0, false, false},
+		{1000, fewFlights, false, false},
+		{1000, fewFlights + 1, true, false},
+		{1000, 200, true, false},
+		{1000, 1000, true, true},
+		{fewFlights, 2, false, true}, // a slab for eight is not much more than two need
+		{fewFlights, 1, false, false},
+		{keptFlights, 0, false, true},
+	} {
+		f := flightsOf(c.had)
+		f.recycle(flightsOf(c.like))
+		require.Zero(t, f.len())
+		require.Equal(t, c.indexed, f.index != nil, "%+v", c)
+		require.Equal(t, c.slabIs, cap(f.slab) > 0, "%+v", c)
+		require.NoError(t, f.check())
+	}
+	f := flightsOf(1000)
+	f.recycle(nil)
+	require.Nil(t, f.index)
+	require.Nil(t, f.slab)
 }
 
 func TestFlightsReuseTheirPlaces(t *testing.T) {
