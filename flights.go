@@ -1,6 +1,9 @@
 package idem
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // flight is one claim that nobody has settled: the key it was begun with, kept
 // here because the caller's memory may be reused, and the token.
@@ -8,6 +11,11 @@ type flight struct {
 	token     uint64
 	overtaken bool // by a late Complete: the id may be terminal already
 	key       key
+}
+
+func (f *flight) board(k *key, token uint64) {
+	f.key.copy(k)
+	f.token, f.overtaken = token, false
 }
 
 // flights is one generation of claims in flight, side by side in a slab whose
@@ -69,8 +77,8 @@ func (f *flights) hashOf(place uint32) uint64 { return f.slab[place].key.hash }
 // add stores a flight for k, which must have none here.
 func (f *flights) add(k *key, token uint64) {
 	place := len(f.slab)
-	f.slab = append(f.slab, flight{token: token})
-	f.slab[place].key.copy(k)
+	f.slab = slices.Grow(f.slab, 1)[:place+1]
+	f.slab[place].board(k, token)
 	switch {
 	case f.index != nil:
 		f.index.insert(k.hash, uint32(place), f.hashOf)
