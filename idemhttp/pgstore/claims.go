@@ -21,7 +21,6 @@ import (
 type statements struct {
 	expire  statement // deletes the row of an id if it has expired
 	lookup  statement
-	find    statement // lookup, and expire with it
 	claim   statement
 	answer  statement
 	holder  statement
@@ -38,7 +37,7 @@ const (
 	int4   = pgtype.Int4OID
 	int8   = pgtype.Int8OID
 	tstz   = pgtype.TimestamptzOID
-	record = "token, fingerprint, fingerprint_version, state, status, headers, body"
+	record = "token, fingerprint, fingerprint_version, state, status, headers, body, expires_at <= clock_timestamp()"
 )
 
 // statementsFor makes the statements. Expiry is the server's to tell:
@@ -53,10 +52,8 @@ func statementsFor(table string) statements {
 	const all = "(expires_at, id, token, fingerprint, fingerprint_version, state, status, headers, body)"
 	return statements{
 		expire: with(`DELETE FROM CLAIMS WHERE id = $1 AND expires_at <= clock_timestamp()`, bytea),
-		lookup: with(`SELECT `+record+` FROM CLAIMS WHERE id = $1 AND expires_at > clock_timestamp()`, bytea),
-		find: with(`WITH gone AS (DELETE FROM CLAIMS WHERE id = $1 AND expires_at <= clock_timestamp())
-			SELECT `+record+` FROM CLAIMS WHERE id = $1 AND expires_at > clock_timestamp()`, bytea),
-		fresh: with(`SELECT `+record+` FROM CLAIMS WHERE id = $1 AND expires_at > clock_timestamp()
+		lookup: with(`SELECT `+record+` FROM CLAIMS WHERE id = $1`, bytea),
+		fresh: with(`SELECT `+record+` FROM CLAIMS WHERE id = $1
 			AND current_setting('transaction_isolation') = 'read committed'`, bytea),
 		claim: with(`INSERT INTO CLAIMS (expires_at, id, token, fingerprint, fingerprint_version, state)
 			VALUES (TTL, $2, $3, $4, $5, 0) ON CONFLICT (id) DO NOTHING`, int8, bytea, bytea, bytea, bytea),

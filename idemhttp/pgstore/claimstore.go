@@ -67,21 +67,25 @@ func (s *Store) Lookup(ctx context.Context, id idemhttp.ID) (rec idemhttp.Record
 	return recordOf(id, look)
 }
 
-// addLookup adds the look-up of a request whose claim will be a plain INSERT: a
-// group of its own, in which a row that has expired makes room first.
+// addLookup adds the look-up of a claim, as a group of its own.
 func (s *Store) addLookup(f *flush, id idemhttp.ID) *query {
-	look := f.add(s.sql.find, id[:])
+	look := f.add(s.sql.lookup, id[:])
 	f.sync()
 	return look
 }
 
-// recordOf reads what a look-up has found.
+// recordOf reads what a look-up has found. A row that has expired is none.
 func recordOf(id idemhttp.ID, look *query) (rec idemhttp.Record, found bool, err error) {
-	if look.err != nil || len(look.rows) == 0 {
+	if look.err != nil || len(look.rows) == 0 || sawExpired(look) {
 		return rec, false, look.err
 	}
 	rec, err = decodeRecord(id, look.rows[0])
 	return rec, err == nil, err
+}
+
+// sawExpired reports whether a look-up has come across a row that has expired.
+func sawExpired(look *query) bool {
+	return look != nil && len(look.rows) == 1 && look.rows[0][7][0] != 0
 }
 
 // Forget removes a claim that isn't running any more, and tells whether it did:

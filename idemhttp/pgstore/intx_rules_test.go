@@ -53,10 +53,39 @@ func TestExpiredClaimMakesRoom(t *testing.T) {
 		a := newApp(t, change...)
 		h := a.inTx(pay)
 		send(h)
-		a.admin("UPDATE idem_claims SET expires_at = clock_timestamp() - interval '1 microsecond'")
+		a.admin(expire)
+		failing := a.inTx(func(http.ResponseWriter, *http.Request, pgx.Tx) error { return errTest })
+		assert.Equal(t, 500, send(failing).Code)
 		expectRan(t, send(h), 201, "payment 2")
 		expectReplay(t, send(h), 201, "payment 2")
+		a.admin(expire)
+		a.opts = []EndpointOption{WithExclusive()}
+		expectRan(t, send(a.inTx(pay)), 201, "payment 3")
 	})
+}
+
+// TestRoomThatIsTakenMeanwhile: what has expired when the request looked is
+// another's claim by the time it commits.
+func TestRoomThatIsTakenMeanwhile(t *testing.T) {
+	a := newApp(t)
+	send(a.inTx(pay))
+	a.admin(expire)
+	w := send(a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		a.admin("UPDATE idem_claims SET expires_at = 'infinity', token = decode(repeat('07', length(token)), 'hex')")
+		return pay(w, r, tx)
+	}))
+	expectReplay(t, w, 201, "payment 1")
+	assert.Equal(t, 1, a.payments())
+}
+
+// expire makes all claims expired ones.
+const expire = "UPDATE idem_claims SET expires_at = clock_timestamp() - interval '1 microsecond'"
+
+// TestReadOnlyServer: no endpoint runs where its claim couldn't be written.
+func TestReadOnlyServer(t *testing.T) {
+	a := newApp(t, func(cfg *poolConfig) { cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on" })
+	expectProblem(t, send(a.inTx(pay)), 503, idemhttp.StoreDown)
+	assert.Zero(t, a.runs.Load())
 }
 
 // TestExpiryIsTheServersToJudge, and counts from when the claim is written: now()
@@ -86,7 +115,7 @@ func TestRepeatIsKnownAtEveryLevel(t *testing.T) {
 			h := a.inTx(pay)
 			expectRan(t, send(h), 201, "payment 1")
 			expectReplay(t, send(h), 201, "payment 1")
-			a.admin("UPDATE idem_claims SET expires_at = clock_timestamp() - interval '1 microsecond'")
+			a.admin(expire)
 			expectRan(t, send(h), 201, "payment 2")
 			expectReplay(t, send(h), 201, "payment 2")
 			assert.EqualValues(t, 2, a.runs.Load())
@@ -154,12 +183,12 @@ func together[T any](n int, f func(i int) T) []T {
 	return results
 }
 
-// TestLoserIsAnsweredFromTheWinner: on the key and on a version conflict, at
-// each isolation level, however the endpoint reports that it has lost.
+// TestLoserIsAnsweredFromTheWinner: on the key, on the room that an expired claim
+// of that key is to make, and on a version conflict, at each isolation level, however the endpoint reports that it has lost.
 func TestLoserIsAnsweredFromTheWinner(t *testing.T) {
 	levels := []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
 	for _, level := range levels {
-		for _, conflict := range []string{"key", "version"} {
+		for _, conflict := range []string{"key", "expired", "version"} {
 			for _, style := range []string{"returned", "swallowed", "unchecked"} {
 				t.Run(fmt.Sprintf("%s/%s/%s", level, conflict, style), func(t *testing.T) {
 					t.Parallel()
@@ -188,6 +217,10 @@ func testLoser(t *testing.T, level pgx.TxIsoLevel, conflict, style string) {
 }
 
 func testLoserOf(t *testing.T, a *app, n int, conflict, style string) {
+	if conflict == "expired" {
+		send(a.endpoint().InTx(func(http.ResponseWriter, *http.Request, pgx.Tx) error { return nil }))
+		a.admin(expire)
+	}
 	var begun sync.WaitGroup
 	begun.Add(n)
 	h := a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {

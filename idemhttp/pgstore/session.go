@@ -30,6 +30,8 @@ type session struct {
 	xid  []byte
 	role []byte
 
+	expired bool // a row of this id that has expired is to make room for the claim
+
 	fetched     []*query // the prefetched results
 	prefetchErr error
 }
@@ -60,6 +62,7 @@ var (
 	errStillInUse   = errors.New("idem: the endpoint returned while its transaction was still in use")
 	errNotCommitted = errors.New("idem: the COMMIT ended as a ROLLBACK")
 	errDead         = errors.New("idem: the connection failed before anything was done on it")
+	errReadOnly     = errors.New("idem: begin: the transaction is read-only, no claim could be written in it")
 	errLockBusy     = errors.New("idem: another request holds the lock")
 )
 
@@ -67,8 +70,9 @@ const xid8OID = 5069 // pgtype has no name for it
 
 var (
 	// stateSQL asks what tells later whether this is still the same transaction,
-	// and whether it was committed. The id also makes a standby refuse.
-	stateSQL = prepared("SELECT now(), pg_current_xact_id(), current_setting('role')")
+	// and whether it was committed. The id also makes a standby refuse. A server
+	// that takes no writes is to be noticed before the endpoint runs.
+	stateSQL = prepared("SELECT now(), pg_current_xact_id(), current_setting('role'), current_setting('transaction_read_only')")
 	// fateSQL tells what became of a transaction: 'committed', 'aborted', …
 	fateSQL = prepared("SELECT pg_xact_status($1)", xid8OID)
 	// lockSQL is WithExclusive's. The lock ends with the transaction.
@@ -163,6 +167,10 @@ func (ses *session) begin(ctx context.Context) (*idemhttp.Record, error) {
 	if err := ses.verify(ctx, place); err != nil {
 		return nil, err
 	}
+	if claim != nil && string(state.rows[0][3]) == "on" {
+		return nil, errReadOnly
+	}
+	ses.expired = sawExpired(look) || sawExpired(fresh)
 	ses.prefetchErr = cmp.Or(ses.prefetchErr, prefetchError(ses.fetched))
 	ses.now, ses.xid, ses.role = state.rows[0][0], state.rows[0][1], state.rows[0][2]
 	ses.core = &txCore{conn: ses.conn.Conn()}
@@ -236,6 +244,9 @@ func (ses *session) sendCommit(ctx context.Context, resp *idemhttp.Response) end
 	var insert *query
 	if claim := ses.plan.claim; claim != nil {
 		f.add(resetSQL, ses.role)
+		if ses.expired { // only then: a DELETE for every claim would cost all of them
+			f.add(ses.store.sql.expire, claim.ID[:])
+		}
 		params := append(claimParams(*claim, ses.plan.ttl), answerParams(resp)...)
 		insert = f.add(ses.store.sql.insert, append(params, ses.now)...)
 	}

@@ -49,6 +49,8 @@ func testTrips(t *testing.T, a *app, proxy *pgtest.Proxy) {
 	for i := range 3 {
 		assert.Equal(t, plain, trips(func() { expectRan(t, send(h, key(fmt.Sprint(i))), 200, "") }), "request %d", i)
 	}
+	a.admin(expire)
+	assert.Equal(t, plain, trips(func() { expectRan(t, send(h, key("0")), 200, "") }), "a claim that has expired")
 	assert.EqualValues(t, 2, trips(func() { expectReplay(t, send(h, key("0")), 200, "") }), "a replay: look-up with BEGIN, ROLLBACK")
 
 	a.policy.Optional = true
