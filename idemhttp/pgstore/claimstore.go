@@ -67,13 +67,6 @@ func (s *Store) Lookup(ctx context.Context, id idemhttp.ID) (rec idemhttp.Record
 	return recordOf(id, look)
 }
 
-// addLookup adds the look-up of a claim, as a group of its own.
-func (s *Store) addLookup(f *flush, id idemhttp.ID) *query {
-	look := f.add(s.sql.lookup, id[:])
-	f.sync()
-	return look
-}
-
 // recordOf reads what a look-up has found. A row that has expired is none.
 func recordOf(id idemhttp.ID, look *query) (rec idemhttp.Record, found bool, err error) {
 	if look.err != nil || len(look.rows) == 0 || sawExpired(look) {

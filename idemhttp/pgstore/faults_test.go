@@ -38,13 +38,15 @@ func TestCutBetweenCommitAndItsAnswer(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			a, proxy := proxied(t, pgtest.Mode(mode))
 			var after atomic.Int64
+			var running atomic.Bool // the look-up's own COMMIT has been
 			proxy.OnServer(func(m pgtest.Message) pgtest.Verdict {
-				if m.Kind == 'C' && string(m.Body) == "COMMIT\x00" {
+				if running.Load() && m.Kind == 'C' && string(m.Body) == "COMMIT\x00" {
 					return pgtest.CutBefore
 				}
 				return pgtest.Pass
 			})
 			h := a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+				running.Store(true)
 				AfterCommit(r.Context(), func(context.Context) error { after.Add(1); return nil })
 				return pay(w, r, tx)
 			})

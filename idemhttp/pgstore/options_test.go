@@ -57,14 +57,14 @@ func TestExclusiveLooksAgainUnderTheLock(t *testing.T) {
 
 	looked := make(chan struct{}, 8)
 	proxy.OnServer(func(m pgtest.Message) pgtest.Verdict {
-		if m.Kind == 'Z' {
+		if m.Kind == 'C' && strings.HasPrefix(string(m.Body), "SELECT 0") {
 			looked <- struct{}{}
 		}
 		return pgtest.Pass
 	})
 	split := false
 	proxy.OnClient(func(m pgtest.Message) pgtest.Verdict {
-		if m.Kind != 'P' || !strings.Contains(string(m.Body), "begin") {
+		if m.Kind != 'P' || !strings.Contains(string(m.Body), "commit and chain") {
 			return pgtest.Pass
 		}
 		if !split {

@@ -61,7 +61,7 @@ func (ses *session) sendRollback(ctx context.Context, look bool) (fate, lookup *
 	fate = f.add(fateSQL, ses.xid)
 	f.sync()
 	if look {
-		lookup = ses.store.addLookup(&f, ses.plan.claim.ID)
+		lookup = f.add(ses.store.sql.lookup, ses.plan.claim.ID[:])
 	}
 	return fate, lookup, f.run(ctx, ses.conn.Conn())
 }
@@ -70,7 +70,7 @@ func (ses *session) sendRollback(ctx context.Context, look bool) (fate, lookup *
 func (ses *session) lookAgain(ctx context.Context, lookup *query) (*query, error) {
 	for n := 1; lookup != nil && again(lookup.err) && n < attempts; n++ {
 		var f flush
-		lookup = ses.store.addLookup(&f, ses.plan.claim.ID)
+		lookup = f.add(ses.store.sql.lookup, ses.plan.claim.ID[:])
 		if err := f.run(ctx, ses.conn.Conn()); err != nil {
 			return nil, err
 		}
@@ -111,7 +111,7 @@ func (ses *session) elsewhere(ctx context.Context, why error, otherwise ending) 
 		return end{ending: otherwise, err: why}
 	}
 	var lookup *query
-	err := ses.retryConnection(ctx, func(f *flush) { lookup = ses.store.addLookup(f, ses.plan.claim.ID) })
+	err := ses.retryConnection(ctx, func(f *flush) { lookup = f.add(ses.store.sql.lookup, ses.plan.claim.ID[:]) })
 	if err != nil {
 		ses.store.log(ctx, slog.LevelError, "the look-up after a failed commit failed", errAttr(err))
 		return end{ending: otherwise, err: errors.Join(why, err)}

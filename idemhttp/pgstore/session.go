@@ -85,6 +85,7 @@ var (
 
 	beginSQL    = prepared("begin")
 	commitSQL   = prepared("commit")
+	chainSQL    = prepared("commit and chain") // commit, and begin another one like it
 	rollbackSQL = prepared("rollback")
 )
 
@@ -134,19 +135,14 @@ func (ses *session) leave(ctx context.Context) {
 	}
 }
 
-// begin sends look-up | Sync | BEGIN … | Sync. The look-up stands outside the
-// transaction: inside, at SERIALIZABLE, requests with different keys would abort
-// one another, since all of them read the table that all of them write.
+// begin sends the look-up and BEGIN, and what may travel with them.
 func (ses *session) begin(ctx context.Context) (*idemhttp.Record, error) {
 	var (
-		f                 flush
-		look, lock, fresh *query
+		f           flush
+		lock, fresh *query
 	)
 	claim := ses.plan.claim
-	if claim != nil {
-		look = ses.store.addLookup(&f, claim.ID)
-	}
-	begin := f.add(ses.plan.begin)
+	look, begin := ses.addBegin(&f)
 	state := f.add(stateSQL)
 	if claim != nil && ses.plan.exclusive {
 		lock = f.add(lockSQL, int8Param(ses.store.lockKey(claim.ID)))
@@ -176,6 +172,23 @@ func (ses *session) begin(ctx context.Context) (*idemhttp.Record, error) {
 	ses.core = &txCore{conn: ses.conn.Conn()}
 	ses.tx = &managedTx{core: ses.core, inner: adopt(ctx, ses.conn.Conn())}
 	return nil, nil
+}
+
+// addBegin adds BEGIN | look-up | COMMIT | BEGIN: the look-up has a transaction of
+// its own. In the endpoint's, at SERIALIZABLE, requests with different keys would
+// abort one another, since all of them read the table that all of them write. A
+// Sync would end it as well, but have the server answer twice.
+func (ses *session) addBegin(f *flush) (look, begin *query) {
+	if ses.plan.claim == nil {
+		return nil, f.add(ses.plan.begin)
+	}
+	f.add(beginSQL)
+	look = f.add(ses.store.sql.lookup, ses.plan.claim.ID[:])
+	if ses.plan.begin.sql == beginSQL.sql {
+		return look, f.add(chainSQL)
+	}
+	f.add(commitSQL)
+	return look, f.add(ses.plan.begin)
 }
 
 // claimed returns what the look-ups found: the one before BEGIN, and the one

@@ -27,9 +27,13 @@ const (
 	CutBefore
 	// CutAfter delivers the message and closes both sides.
 	CutAfter
-	// Split delivers what came before in the same burst, and asks again.
+	// Split delivers what came before in the same burst, has the server answer it,
+	// and asks again.
 	Split
 )
+
+// flushMessage has the server send what it has to say, without a Sync.
+const flushMessage = "H\x00\x00\x00\x04"
 
 // Proxy stands between a pool and the server. It counts round trips: writes of
 // the client at a time when it owes the server nothing to read.
@@ -195,7 +199,7 @@ func (c *pair) readBurst(in *bufio.Reader) (burst []byte, cut bool, err error) {
 		}
 		verdict := c.proxy.ask(true, m)
 		for verdict == Split {
-			if _, err := c.server.Write(burst); err != nil {
+			if _, err := c.server.Write(append(burst, flushMessage...)); err != nil {
 				return nil, false, err
 			}
 			burst = nil
