@@ -19,16 +19,16 @@ import (
 // statements are the store's, with its table in them. All columns are listed
 // always: the next version of the library may have added some.
 type statements struct {
-	expire  statement // deletes the row of an id if it has expired
-	lookup  statement
-	claim   statement
-	answer  statement
-	holder  statement
-	release statement
-	forget  statement
-	reap    statement
-	insert  statement // a claim with its answer, inside the work's transaction
-	fresh   statement // looks again, under the lock of WithExclusive
+	expire  *statement // deletes the row of an id if it has expired
+	lookup  *statement
+	claim   *statement
+	answer  *statement
+	holder  *statement
+	release *statement
+	forget  *statement
+	reap    *statement
+	insert  *statement // a claim with its answer, inside the work's transaction
+	fresh   *statement // looks again, under the lock of WithExclusive
 }
 
 const (
@@ -45,7 +45,7 @@ const (
 // that waited is long past; statement_timestamp in the reaper, since a volatile
 // function there can't use the index.
 func statementsFor(table string) statements {
-	with := func(sql string, oids ...uint32) statement {
+	with := func(sql string, oids ...uint32) *statement {
 		sql = strings.ReplaceAll(strings.Join(strings.Fields(sql), " "), "TTL", "clock_timestamp() + $1 * interval '1 microsecond'")
 		return prepared(strings.ReplaceAll(sql, "CLAIMS", table), oids...)
 	}
@@ -76,7 +76,8 @@ func statementsFor(table string) statements {
 
 // claimParams are $1 to $5 of claim, answer and insert.
 func claimParams(c idemhttp.Claim, ttl time.Duration) [][]byte {
-	return [][]byte{microseconds(ttl), c.ID[:], c.Token[:], c.Sum.Hash[:], []byte(c.Sum.Version)}
+	const all = 10 // with what is appended
+	return append(make([][]byte, 0, all), microseconds(ttl), c.ID[:], c.Token[:], c.Sum.Hash[:], []byte(c.Sum.Version))
 }
 
 // answerParams are $6 to $9 of answer and insert. A nil response is work that is

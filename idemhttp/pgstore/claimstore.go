@@ -135,11 +135,9 @@ func again(err error) bool {
 
 // firstErr is the error that made its group fail.
 func (f *flush) firstErr() error {
-	for _, group := range f.groups {
-		for _, q := range group {
-			if q.err != nil {
-				return q.err
-			}
+	for _, q := range f.queries {
+		if q.err != nil {
+			return q.err
 		}
 	}
 	return nil

@@ -22,7 +22,7 @@ type Endpoint struct {
 	policy          idemhttp.Policy
 	pool            *pgxpool.Pool // where the endpoint works
 	site            *site         // nil: in the store's own pool
-	begin           statement
+	begin           *statement
 	exclusive       bool
 	withoutResponse bool
 	retries         int

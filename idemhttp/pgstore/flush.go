@@ -17,18 +17,18 @@ import (
 // ends with a Sync, so an error skips the rest of its own group and no more.
 // Outside a transaction block a group is a transaction of its own.
 type flush struct {
-	groups [][]*query
-	open   bool // the last group still takes queries
-	sent   bool // at least a part of it may have reached the server
+	queries []*query
+	room    []query // for those to come: most flushes allocate once
+	sent    bool    // at least a part of it may have reached the server
 }
 
 // A query is one statement of a flush, with what the server answered.
 type query struct {
-	stmt          statement
-	params        [][]byte
-	paramFormats  []int16
-	resultFormats []int16
-	preparing     bool
+	stmt      *statement
+	params    [][]byte
+	formats   *formats
+	preparing bool
+	last      bool // of its group
 
 	fields []pgconn.FieldDescription
 	rows   [][][]byte
@@ -56,42 +56,49 @@ const errUndefinedStatement = "26000"
 // whose result isn't known before they run; of this package's it always is.
 var noRows = make([]pgconn.FieldDescription, 1)
 
-var inBinary = []int16{pgx.BinaryFormatCode}
+// formats are those of a query's parameters and results.
+type formats struct{ params, results []int16 }
 
-func prepared(sql string, oids ...uint32) statement {
+var inBinary = &formats{[]int16{pgx.BinaryFormatCode}, []int16{pgx.BinaryFormatCode}}
+
+func prepared(sql string, oids ...uint32) *statement {
 	sum := sha256.Sum256([]byte(sql))
-	return statement{name: "idem_" + hex.EncodeToString(sum[:12]), sql: sql, oids: oids}
+	return &statement{name: "idem_" + hex.EncodeToString(sum[:12]), sql: sql, oids: oids}
 }
 
 // add puts a statement in the current group.
-func (f *flush) add(stmt statement, params ...[]byte) *query {
-	return f.addQuery(&query{stmt: stmt, params: params, paramFormats: inBinary, resultFormats: inBinary})
+func (f *flush) add(stmt *statement, params ...[]byte) *query {
+	const usual = 4 // queries
+	if len(f.room) == 0 {
+		f.room = make([]query, usual)
+		f.queries = slices.Grow(f.queries, usual)
+	}
+	q := &f.room[0]
+	f.room = f.room[1:]
+	*q = query{stmt: stmt, params: params, formats: inBinary}
+	return f.addQuery(q)
 }
 
 func (f *flush) addQuery(q *query) *query {
-	if !f.open {
-		f.groups = append(f.groups, nil)
-		f.open = true
-	}
-	last := len(f.groups) - 1
-	f.groups[last] = append(f.groups[last], q)
+	f.queries = append(f.queries, q)
 	return q
 }
 
 // sync ends the current group.
-func (f *flush) sync() { f.open = false }
+func (f *flush) sync() { f.queries[len(f.queries)-1].last = true }
 
 // run sends the flush and reads all answers into its queries. It returns an
 // error only where the connection failed; what the server refused is in the
 // err of the queries.
 func (f *flush) run(ctx context.Context, conn *pgx.Conn) error {
+	f.sync()
 	names := namesOf(conn)
 	pipe := conn.PgConn().StartPipeline(ctx)
-	for _, group := range f.groups {
-		for _, q := range group {
-			q.send(pipe, names)
+	for _, q := range f.queries {
+		q.send(pipe, names)
+		if q.last {
+			pipe.SendPipelineSync()
 		}
-		pipe.SendPipelineSync()
 	}
 	if err := pipe.Flush(); err != nil {
 		f.sent = !pgconn.SafeToRetry(err)
@@ -111,11 +118,9 @@ func (f *flush) run(ctx context.Context, conn *pgx.Conn) error {
 // fail gives err to every query that has no answer yet.
 func (f *flush) fail(err error) error {
 	err = fmt.Errorf("idem: connection: %w", err)
-	for _, group := range f.groups {
-		for _, q := range group {
-			if q.err == nil && q.tag.String() == "" {
-				q.err = err
-			}
+	for _, q := range f.queries {
+		if q.err == nil && q.tag.String() == "" {
+			q.err = err
 		}
 	}
 	return err
@@ -123,11 +128,11 @@ func (f *flush) fail(err error) error {
 
 func (q *query) send(pipe *pgconn.Pipeline, names *stmtNames) {
 	if !names.use(q.stmt) {
-		pipe.SendQueryParams(q.stmt.sql, q.params, q.stmt.oids, q.paramFormats, q.resultFormats)
+		pipe.SendQueryParams(q.stmt.sql, q.params, q.stmt.oids, q.formats.params, q.formats.results)
 		return
 	}
 	if known := names.known[q.stmt.name]; known != nil {
-		pipe.SendQueryStatement(known, q.params, q.paramFormats, q.resultFormats)
+		pipe.SendQueryStatement(known, q.params, q.formats.params, q.formats.results)
 		return
 	}
 	if !names.pending[q.stmt.name] {
@@ -135,26 +140,27 @@ func (q *query) send(pipe *pgconn.Pipeline, names *stmtNames) {
 		names.pending[q.stmt.name] = true
 		pipe.SendPrepare(q.stmt.name, q.stmt.sql, q.stmt.oids)
 	}
-	pipe.SendQueryPrepared(q.stmt.name, q.params, q.paramFormats, q.resultFormats)
+	pipe.SendQueryPrepared(q.stmt.name, q.params, q.formats.params, q.formats.results)
 }
 
 func (f *flush) read(pipe *pgconn.Pipeline, names *stmtNames) error {
 	defer clear(names.pending)
-	for _, group := range f.groups {
-		var failed error
-		for _, q := range group {
-			if failed != nil {
-				q.err = fmt.Errorf("%w: %w", errSkipped, failed)
-				continue
-			}
-			if err := q.read(pipe, names); err != nil {
-				return err
-			}
+	var failed error // in the current group
+	for _, q := range f.queries {
+		if failed != nil {
+			q.err = fmt.Errorf("%w: %w", errSkipped, failed)
+		} else if err := q.read(pipe, names); err != nil {
+			return err
+		} else {
 			failed = q.err
 		}
-		if err := readSync(pipe, group); err != nil {
+		if !q.last {
+			continue
+		}
+		if err := q.readSync(pipe); err != nil {
 			return err
 		}
+		failed = nil
 	}
 	return nil
 }
@@ -226,17 +232,18 @@ func (q *query) refused(err error, names *stmtNames) error {
 	return nil
 }
 
-// readSync reads up to the end of the group. An error that the server reports
-// there (the implicit transaction could not commit) is the last query's.
-func readSync(pipe *pgconn.Pipeline, group []*query) error {
+// readSync reads up to the end of the group whose last query this is. An error
+// that the server reports there (the implicit transaction could not commit) is
+// that query's.
+func (q *query) readSync(pipe *pgconn.Pipeline) error {
 	for {
 		res, err := pipe.GetResults()
 		switch {
 		case err != nil && !isPgError(err):
 			return err
 		case err != nil:
-			if last := group[len(group)-1]; last.err == nil {
-				last.err = err
+			if q.err == nil {
+				q.err = err
 			}
 		case res == nil:
 			return errors.New("the server's answer ended early")
@@ -280,4 +287,4 @@ func namesOf(conn *pgx.Conn) *stmtNames {
 	return names
 }
 
-func (n *stmtNames) use(stmt statement) bool { return !n.off && stmt.name != "" }
+func (n *stmtNames) use(stmt *statement) bool { return !n.off && stmt.name != "" }

@@ -37,7 +37,7 @@ func encodeQuery(ctx context.Context, conn *pgx.Conn, sql string, args []any) (*
 		return nil, err
 	}
 	return &query{
-		stmt: statement{sql: sql}, params: b.ParamValues, paramFormats: b.ParamFormats, resultFormats: b.ResultFormats,
+		stmt: &statement{sql: sql}, params: b.ParamValues, formats: &formats{b.ParamFormats, b.ResultFormats},
 	}, nil
 }
 

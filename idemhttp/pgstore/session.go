@@ -40,7 +40,7 @@ type session struct {
 type plan struct {
 	pool      *pgxpool.Pool
 	claim     *idemhttp.Claim // nil: without one, and without a look-up
-	begin     statement
+	begin     *statement
 	ttl       time.Duration // of the claim, from when it is written
 	exclusive bool
 	verify    bool // that pool leads to the store's database
@@ -184,7 +184,7 @@ func (ses *session) addBegin(f *flush) (look, begin *query) {
 	}
 	f.add(beginSQL)
 	look = f.add(ses.store.sql.lookup, ses.plan.claim.ID[:])
-	if ses.plan.begin.sql == beginSQL.sql {
+	if ses.plan.begin == beginSQL {
 		return look, f.add(chainSQL)
 	}
 	f.add(commitSQL)
