@@ -250,6 +250,7 @@ func TestAPanicWithNil(t *testing.T) {
 func TestAPanicAsAHeldOnesTurnComes(t *testing.T) {
 	h := newHookRig(t, succeed)
 	running := h.begun(t, "a")
+	h.calls.IdempotencyGuard = releasedWhenWaitedFor{h.guard, running}
 	looks := 0
 	h.calls.before = func(call string) {
 		if call != "TryBegin" {
@@ -258,7 +259,6 @@ func TestAPanicAsAHeldOnesTurnComes(t *testing.T) {
 		if looks++; looks == 2 {
 			panic("second look")
 		}
-		go h.guard.Release(running)
 	}
 	d := h.arrive("a")
 	how := depart(func() error { return h.Receive(t.Context(), d) })
@@ -266,4 +266,16 @@ func TestAPanicAsAHeldOnesTurnComes(t *testing.T) {
 	assert.Equal(t, []string{"InFlight", "Release of nothing", "Requeue"}, h.diary.read())
 	assert.Equal(t, idem.Requeue, d.only(t).outcome)
 	assert.Equal(t, idem.Begun, h.state("a"), fmt.Sprint(h.guard.Stats()))
+}
+
+// releasedWhenWaitedFor releases the running claim once somebody waits, and so not
+// before the first look.
+type releasedWhenWaitedFor struct {
+	idem.IdempotencyGuard
+	running idem.Claim
+}
+
+func (g releasedWhenWaitedFor) Wait(ctx context.Context, id idem.Identity) error {
+	g.Release(g.running)
+	return g.IdempotencyGuard.Wait(ctx, id)
 }
