@@ -10,7 +10,7 @@ type arena struct {
 	used   int      // chunks in use; the tail is in the last of them
 	bytes  int      // put since the arena was empty
 	wasted int      // of these, bytes of removed entries
-	chunks [][]byte // whole; those behind used are kept for later
+	chunks [][]byte // at full length; those behind used are kept for later
 }
 
 const (
@@ -40,8 +40,8 @@ func (a *arena) expect() {
 	}
 }
 
-// extend makes room at the tail: the first chunk is grown to its whole size, and
-// then one more is taken into use.
+// extend makes room at the tail: the first chunk is doubled until it is as large as
+// the others, and then one more is taken into use.
 func (a *arena) extend() {
 	if a.used == 1 && cap(a.tail) < chunkSize {
 		a.chunks[0] = make([]byte, 2*cap(a.tail))

@@ -7,7 +7,7 @@ import (
 )
 
 // shard holds the ids of one part of the hashes. All that is known of an id is
-// in one shard, so that one lock decides about it. What every call touches comes
+// in one shard, so that one lock decides about it. What every call writes comes
 // first, to be in few cache lines.
 type shard struct {
 	mu        sync.Mutex // protects all that follows but g and index
@@ -173,17 +173,17 @@ func (sh *shard) nextToken() uint64 {
 // settle ends c, if it is in flight, and wakes who waits for that. If it isn't ok
 // for want of room nothing has happened.
 func (sh *shard) settle(now *moment, c *Claim, v verb) (ok bool) {
-	i, slot := sh.locate(c)
+	i, place := sh.locate(c)
 	switch {
-	case slot < 0:
+	case place < 0:
 		return sh.settleLate(now, c, v)
 	case v == release:
 		sh.stats.Released++
-		sh.takeOut(i, slot)
-	case !sh.remember(now, sh.inFlight.sets[i].at(slot), v):
+		sh.takeOut(i, place)
+	case !sh.remember(now, sh.inFlight.sets[i].at(place), v):
 		return false
 	default:
-		sh.takeOut(i, slot)
+		sh.takeOut(i, place)
 	}
 	sh.waits.wake(c.hash)
 	return true
@@ -191,26 +191,26 @@ func (sh *shard) settle(now *moment, c *Claim, v verb) (ok bool) {
 
 // release ends c without a look at the time.
 func (sh *shard) release(c *Claim) {
-	if i, slot := sh.locate(c); slot >= 0 {
+	if i, place := sh.locate(c); place >= 0 {
 		sh.stats.Released++
-		sh.takeOut(i, slot)
+		sh.takeOut(i, place)
 		sh.waits.wake(c.hash)
 	}
 }
 
-// locate returns the set and the slot of c's flight; the slot is -1 if there is
+// locate returns the set and the place of c's flight; the place is -1 if there is
 // none.
-func (sh *shard) locate(c *Claim) (i, slot int) {
+func (sh *shard) locate(c *Claim) (i, place int) {
 	for i := range sh.inFlight.sets {
-		if slot := sh.inFlight.sets[i].findClaim(c); slot >= 0 {
-			return i, slot
+		if place := sh.inFlight.sets[i].findClaim(c); place >= 0 {
+			return i, place
 		}
 	}
 	return 0, -1
 }
 
-func (sh *shard) takeOut(i, slot int) {
-	sh.inFlight.sets[i].remove(slot)
+func (sh *shard) takeOut(i, place int) {
+	sh.inFlight.sets[i].remove(place)
 	sh.inFlight.giveBack(i)
 }
 
@@ -299,8 +299,8 @@ func (sh *shard) vacates(i int, now *moment) bool {
 func (sh *shard) outrank(k *key) {
 	for i := range sh.inFlight.sets {
 		set := &sh.inFlight.sets[i]
-		if slot := set.find(k); slot >= 0 {
-			set.at(slot).overtaken = true
+		if place := set.find(k); place >= 0 {
+			set.at(place).overtaken = true
 		}
 	}
 	sh.waits.wake(k.hash)
