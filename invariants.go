@@ -146,20 +146,22 @@ func (s *idset) check() error {
 	return nil
 }
 
-// check says whether the index, if there is one, knows every place once.
+// check says whether many flights have an index, and whether it knows every place
+// and no more.
 func (f *flights) check() error {
 	if f.index == nil {
+		if len(f.slab) > fewFlights {
+			return fmt.Errorf("%d flights without an index", len(f.slab))
+		}
 		return nil
 	}
-	known := make(map[uint32]bool, len(f.slab))
-	for place := range f.index.all {
-		if known[place] || int(place) >= len(f.slab) {
-			return fmt.Errorf("place %d of %d is known twice, or is none", place, len(f.slab))
+	for place := range f.slab {
+		if f.slotOf(place) < 0 {
+			return fmt.Errorf("place %d of %d is not found", place, len(f.slab))
 		}
-		known[place] = true
 	}
-	if len(known) != len(f.slab) {
-		return fmt.Errorf("%d of %d places are known", len(known), len(f.slab))
+	if f.index.n != len(f.slab) {
+		return fmt.Errorf("%d places are known, not %d", f.index.n, len(f.slab))
 	}
 	return f.index.check(f.hashOf)
 }
