@@ -129,12 +129,9 @@ func (f *flights) recycle(like *flights) {
 		n = like.len()
 	}
 	if cap(f.slab) > max(keptFlights, 4*n) {
-		f.slab = nil
+		f.slab, f.index = nil, nil
 	}
 	f.slab = f.slab[:0]
-	if n <= fewFlights {
-		f.index = nil
-	}
 	if f.index != nil {
 		f.index.recycle(n)
 	}

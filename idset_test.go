@@ -151,6 +151,11 @@ func TestArenaStartsSmallAndGivesBack(t *testing.T) {
 	a.put([]byte("x"))
 	a.put(make([]byte, firstChunk-1))
 	require.Equal(t, firstChunk, cap(a.chunks[0]), "full, and no fuller")
+	for size := 2 * firstChunk; size < chunkSize; size *= 2 {
+		a.put(make([]byte, 1))
+		require.Equal(t, size, cap(a.chunks[0]))
+		a.put(make([]byte, size/2-1))
+	}
 	for range 100 {
 		a.put(make([]byte, maxKey))
 	}
@@ -164,7 +169,7 @@ func TestArenaStartsSmallAndGivesBack(t *testing.T) {
 	a.recycle(chunks)
 	require.Len(t, a.chunks, chunks, "kept for a life as large")
 	a.recycle(2)
-	require.Len(t, a.chunks, 5)
+	require.Equal(t, 5, cap(a.chunks), "nor does the list of them hold the others")
 	for range 10 {
 		a.put([]byte("x"))
 	}
@@ -173,6 +178,13 @@ func TestArenaStartsSmallAndGivesBack(t *testing.T) {
 	a.put([]byte("x"))
 	a.recycle(0)
 	require.Len(t, a.chunks, 1, "too little to give back")
+	for range 100 {
+		a.put(make([]byte, maxKey))
+	}
+	a.recycle(1)
+	require.Len(t, a.chunks, 2)
+	a.recycle(0)
+	require.Empty(t, a.chunks, "nor kept for a life that was none")
 }
 
 func TestFlightsAgainstTheBuiltInMap(t *testing.T) {
@@ -191,6 +203,7 @@ func TestFlightsAgainstTheBuiltInMap(t *testing.T) {
 				require.GreaterOrEqual(t, slot, 0)
 				require.Equal(t, slot, f.findClaim(&Claim{token: tok, hash: k.hash}))
 				require.Negative(t, f.findClaim(&Claim{token: tok + 1, hash: k.hash}))
+				require.Negative(t, f.findClaim(&Claim{token: tok, hash: k.hash ^ 1}))
 				require.Equal(t, tok, f.at(slot).token)
 				require.Equal(t, k.bytes(), f.at(slot).key.bytes())
 				f.remove(slot)
@@ -233,29 +246,50 @@ func flightsOf(n int) *flights {
 
 func TestFlightsGiveBackAfterAPeak(t *testing.T) {
 	for _, c := range []struct {
-		had, like       int
-		indexed, slabIs bool // after
+		had, like     int
+		slab, indexed bool // after
 	}{
 		{1000, 0, false, false},
-		{1000, fewFlights, false, false},
-		{1000, fewFlights + 1, true, false},
-		{1000, 200, true, false},
+		{1000, 200, false, false},
 		{1000, 1000, true, true},
-		{fewFlights, 2, false, true}, // a slab for eight is not much more than two need
+		{100, 40, true, true}, // though the index is made anew
+		{fewFlights + 1, fewFlights, true, true}, // else a steady state of nine would make one again and again
+		{fewFlights + 1, 1, false, false},
+		{fewFlights, 2, true, false}, // a slab for eight is not much more than two need
 		{fewFlights, 1, false, false},
-		{keptFlights, 0, false, true},
+		{keptFlights, 0, true, false},
 	} {
 		f := flightsOf(c.had)
 		f.recycle(flightsOf(c.like))
 		require.Zero(t, f.len())
 		require.Equal(t, c.indexed, f.index != nil, "%+v", c)
-		require.Equal(t, c.slabIs, cap(f.slab) > 0, "%+v", c)
+		require.True(t, f.index == nil || len(f.index.refs) <= max(keptSlots, 4*c.like), "%+v", c)
+		require.Equal(t, c.slab, cap(f.slab) > 0, "%+v", c)
 		require.NoError(t, f.check())
 	}
 	f := flightsOf(1000)
 	f.recycle(nil)
 	require.Nil(t, f.index)
 	require.Nil(t, f.slab)
+}
+
+func TestFlightsTellABrokenIndex(t *testing.T) {
+	for name, spoil := range map[string]func(*flights){
+		"no index":      func(f *flights) { f.index = nil },
+		"another place": func(f *flights) { f.index.refs[f.slotOf(3)]++ },
+		"too few":       func(f *flights) { f.index.remove(f.slotOf(3), f.hashOf) },
+		"one twice":     func(f *flights) { f.index.insert(f.hashOf(3), 3, f.hashOf) },
+		"a tag":         func(f *flights) { f.index.setTag(f.slotOf(3), 0) },
+		"a count":       func(f *flights) { f.index.n++ },
+	} {
+		f := flightsOf(20)
+		require.NoError(t, f.check())
+		spoil(f)
+		require.Error(t, f.check(), name)
+	}
+	f := flightsOf(20)
+	f.slab = f.slab[:19]
+	require.Error(t, f.check(), "one too many")
 }
 
 func TestFlightsReuseTheirPlaces(t *testing.T) {

@@ -268,6 +268,28 @@ func TestMemoryInASteadyStateNothingIsAllocated(t *testing.T) {
 	}
 }
 
+func TestMemoryManyInFlightAllocateNothingInASteadyState(t *testing.T) {
+	skipWithInvariants(t)
+	for _, many := range []int{1, fewFlights, fewFlights + 1, 100} {
+		g, clock := newGuard(t, WithMaxTracked(1000), WithWindow(1000), WithLease(1000))
+		claims := make([]Claim, many)
+		next := func(i int) {
+			clock.add(1)
+			g.Complete(claims[i%many])
+			claims[i%many], _ = g.TryBegin(ids50k[i])
+		}
+		for i := range 6000 {
+			next(i)
+		}
+		require.Equal(t, many, g.Stats().InFlight)
+		require.Zero(t, testing.AllocsPerRun(1, func() {
+			for i := range 3000 { // through three leases
+				next(6000 + i)
+			}
+		}), "%d in flight", many)
+	}
+}
+
 func TestMemoryNoCallAllocates(t *testing.T) {
 	skipWithInvariants(t)
 	g, _ := newGuard(t)
