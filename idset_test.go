@@ -203,7 +203,6 @@ func TestFlightsAgainstTheBuiltInMap(t *testing.T) {
 				require.GreaterOrEqual(t, slot, 0)
 				require.Equal(t, slot, f.findClaim(&Claim{token: tok, hash: k.hash}))
 				require.Negative(t, f.findClaim(&Claim{token: tok + 1, hash: k.hash}))
-				require.Negative(t, f.findClaim(&Claim{token: tok, hash: k.hash ^ 1}))
 				require.Equal(t, tok, f.at(slot).token)
 				require.Equal(t, k.bytes(), f.at(slot).key.bytes())
 				f.remove(slot)
@@ -252,7 +251,7 @@ func TestFlightsGiveBackAfterAPeak(t *testing.T) {
 		{1000, 0, false, false},
 		{1000, 200, false, false},
 		{1000, 1000, true, true},
-		{100, 40, true, true}, // though the index is made anew
+		{100, 40, true, true},                    // though the index is made anew
 		{fewFlights + 1, fewFlights, true, true}, // else a steady state of nine would make one again and again
 		{fewFlights + 1, 1, false, false},
 		{fewFlights, 2, true, false}, // a slab for eight is not much more than two need
@@ -273,6 +272,16 @@ func TestFlightsGiveBackAfterAPeak(t *testing.T) {
 	require.Nil(t, f.slab)
 }
 
+func TestFlightsKnowAClaimByTokenAndHash(t *testing.T) {
+	for _, n := range []int{fewFlights, fewFlights + 1} {
+		f := flightsOf(n)
+		last := f.at(n - 1)
+		require.Equal(t, n-1, f.findClaim(&Claim{token: last.token, hash: last.key.hash}))
+		require.Negative(t, f.findClaim(&Claim{token: last.token, hash: last.key.hash ^ 1}))
+		require.Negative(t, f.findClaim(&Claim{token: last.token + 1, hash: last.key.hash}))
+	}
+}
+
 func TestFlightsTellABrokenIndex(t *testing.T) {
 	for name, spoil := range map[string]func(*flights){
 		"no index":      func(f *flights) { f.index = nil },
@@ -281,6 +290,7 @@ func TestFlightsTellABrokenIndex(t *testing.T) {
 		"one twice":     func(f *flights) { f.index.insert(f.hashOf(3), 3, f.hashOf) },
 		"a tag":         func(f *flights) { f.index.setTag(f.slotOf(3), 0) },
 		"a count":       func(f *flights) { f.index.n++ },
+		"a tag's copy":  func(f *flights) { f.index.tags[len(f.index.refs)] ^= 1 },
 	} {
 		f := flightsOf(20)
 		require.NoError(t, f.check())
