@@ -28,6 +28,7 @@ type statements struct {
 	forget  *statement
 	reap    *statement
 	insert  *statement // a claim with its answer, inside the work's transaction
+	replace *statement // insert, in the place of a row that has expired
 	fresh   *statement // looks again, under the lock of WithExclusive
 }
 
@@ -50,6 +51,8 @@ func statementsFor(table string) statements {
 		return prepared(strings.ReplaceAll(sql, "CLAIMS", table), oids...)
 	}
 	const all = "(expires_at, id, token, fingerprint, fingerprint_version, state, status, headers, body)"
+	const insert = `INSERT INTO CLAIMS AS c ` + all + `
+		VALUES (TTL, $2, CASE WHEN now() = $10 THEN $3 END, $4, $5, $6, $7, $8, $9)`
 	return statements{
 		expire: with(`DELETE FROM CLAIMS WHERE id = $1 AND expires_at <= clock_timestamp()`, bytea),
 		lookup: with(`SELECT `+record+` FROM CLAIMS WHERE id = $1`, bytea),
@@ -68,8 +71,14 @@ func statementsFor(table string) statements {
 		forget:  with(`DELETE FROM CLAIMS WHERE id = $1 AND state <> 0 AND expires_at > clock_timestamp()`, bytea),
 		reap: with(`DELETE FROM CLAIMS WHERE id IN (SELECT id FROM CLAIMS WHERE expires_at <= statement_timestamp()
 			ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, int8),
-		insert: with(`INSERT INTO CLAIMS `+all+`
-			VALUES (TTL, $2, CASE WHEN now() = $10 THEN $3 END, $4, $5, $6, $7, $8, $9)`,
+		insert: with(insert, int8, bytea, bytea, bytea, bytea, int2, int4, bytea, bytea, tstz),
+		// A DELETE in front would read: at SERIALIZABLE different keys would abort one
+		// another, and above READ COMMITTED it fails where the reaper was first. A row
+		// that is another's by now gets no state, which the table refuses.
+		replace: with(insert+` ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at, token = excluded.token,
+				fingerprint = excluded.fingerprint, fingerprint_version = excluded.fingerprint_version,
+				state = CASE WHEN c.expires_at <= clock_timestamp() THEN excluded.state END,
+				status = excluded.status, headers = excluded.headers, body = excluded.body, created_at = excluded.created_at`,
 			int8, bytea, bytea, bytea, bytea, int2, int4, bytea, bytea, tstz),
 	}
 }

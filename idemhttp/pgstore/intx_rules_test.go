@@ -56,8 +56,10 @@ func TestExpiredClaimMakesRoom(t *testing.T) {
 		a.admin(expire)
 		failing := a.inTx(func(http.ResponseWriter, *http.Request, pgx.Tx) error { return errTest })
 		assert.Equal(t, 500, send(failing).Code)
+		a.admin("UPDATE idem_claims SET created_at = 'epoch'")
 		expectRan(t, send(h), 201, "payment 2")
 		expectReplay(t, send(h), 201, "payment 2")
+		assert.Zero(t, a.count("idem_claims WHERE created_at = 'epoch'"), "the old row's time")
 		a.admin(expire)
 		a.opts = []EndpointOption{WithExclusive()}
 		expectRan(t, send(a.inTx(pay)), 201, "payment 3")
@@ -76,6 +78,26 @@ func TestRoomThatIsTakenMeanwhile(t *testing.T) {
 	}))
 	expectReplay(t, w, 201, "payment 1")
 	assert.Equal(t, 1, a.payments())
+}
+
+// TestReaperComesFirst: what has expired when the request looked is gone by the
+// time it commits. That is no conflict at any level.
+func TestReaperComesFirst(t *testing.T) {
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		t.Run(string(level), func(t *testing.T) {
+			a := newApp(t)
+			a.opts = []EndpointOption{WithTxOptions(pgx.TxOptions{IsoLevel: level})}
+			send(a.inTx(pay))
+			a.admin(expire)
+			h := a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+				reaped, err := a.store.Reap(r.Context())
+				assert.NoError(t, err)
+				assert.EqualValues(t, 1, reaped)
+				return pay(w, r, tx)
+			})
+			expectRan(t, send(h), 201, "payment 2")
+		})
+	}
 }
 
 // expire makes all claims expired ones.
@@ -151,6 +173,13 @@ func TestSerializableKeysDontMeet(t *testing.T) {
 		testSerializable(t, newApp(t, pgtest.MaxConns(serializables), func(cfg *poolConfig) {
 			cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "serializable"
 		}))
+	})
+	t.Run("expired", func(t *testing.T) { // as after a window's length, when all come again
+		a := newApp(t, pgtest.MaxConns(serializables))
+		a.opts = []EndpointOption{WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})}
+		testSerializable(t, a)
+		a.admin(expire)
+		testSerializable(t, a)
 	})
 }
 

@@ -257,11 +257,8 @@ func (ses *session) sendCommit(ctx context.Context, resp *idemhttp.Response) end
 	var insert *query
 	if claim := ses.plan.claim; claim != nil {
 		f.add(resetSQL, ses.role)
-		if ses.expired { // only then: a DELETE for every claim would cost all of them
-			f.add(ses.store.sql.expire, claim.ID[:])
-		}
 		params := append(claimParams(*claim, ses.plan.ttl), answerParams(resp)...)
-		insert = f.add(ses.store.sql.insert, append(params, ses.now)...)
+		insert = f.add(ses.write(), append(params, ses.now)...)
 	}
 	commit := f.add(commitSQL)
 	heard := mark.From(ctx)
@@ -280,6 +277,14 @@ func (ses *session) sendCommit(ctx context.Context, resp *idemhttp.Response) end
 	}
 	heard.RolledBack() // the server said so
 	return ses.rollback(ctx, ses.whyNot(insert, commit), true)
+}
+
+// write is the statement that writes the claim.
+func (ses *session) write() *statement {
+	if ses.expired {
+		return ses.store.sql.replace
+	}
+	return ses.store.sql.insert
 }
 
 // refused is the server's own error for a query.

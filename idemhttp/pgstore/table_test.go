@@ -219,7 +219,7 @@ func TestRunReaper(t *testing.T) {
 // whose clocks differ agree.
 func TestOnlyDurationsAreSent(t *testing.T) {
 	a := newApp(t)
-	for _, stmt := range []*statement{a.store.sql.claim, a.store.sql.answer, a.store.sql.insert} {
+	for _, stmt := range []*statement{a.store.sql.claim, a.store.sql.answer, a.store.sql.insert, a.store.sql.replace} {
 		assert.Contains(t, stmt.sql, "clock_timestamp() + $1 * interval '1 microsecond'")
 	}
 	for _, stmt := range []*statement{a.store.sql.expire, a.store.sql.lookup, a.store.sql.fresh, a.store.sql.holder, a.store.sql.forget} {
