@@ -12,9 +12,9 @@
 //
 // [Endpoint.InTx] makes claim and work one transaction:
 //
-//	BEGIN, look-up, COMMIT, BEGIN …  one flush: is the key known? If not,
-//	                                 the endpoint works in the transaction
-//	reset, INSERT claim, COMMIT      one flush: the claim, with its answer
+//	BEGIN | look-up | COMMIT AND CHAIN  one flush: is the key known? If not,
+//	                                    the endpoint works in the transaction
+//	reset | INSERT claim | COMMIT       one flush: the claim, with its answer
 //
 // Nothing is claimed while the endpoint runs, so nothing is left behind by a
 // process that dies. Of two requests with one key that run at the same time one

@@ -212,8 +212,9 @@ func together[T any](n int, f func(i int) T) []T {
 	return results
 }
 
-// TestLoserIsAnsweredFromTheWinner: on the key, on the room that an expired claim
-// of that key is to make, and on a version conflict, at each isolation level, however the endpoint reports that it has lost.
+// TestLoserIsAnsweredFromTheWinner: on the key, on an expired claim of that key
+// that is to give way, and on a version conflict, at each isolation level, however
+// the endpoint reports that it has lost.
 func TestLoserIsAnsweredFromTheWinner(t *testing.T) {
 	levels := []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
 	for _, level := range levels {
