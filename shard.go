@@ -117,14 +117,14 @@ func (sh *shard) state(k *key) State {
 }
 
 // find returns the terminal set and the slot of k; the slot is -1 if there is
-// none.
+// none. What comes again has come lately as a rule.
 func (sh *shard) find(k *key) (i, slot int) {
-	for i := range sh.terminal.sets {
-		if slot := sh.terminal.sets[i].find(k); slot >= 0 {
-			return i, slot
-		}
+	i = sh.terminal.youngIn
+	if slot = sh.terminal.sets[i].find(k); slot < 0 {
+		i = 1 - i
+		slot = sh.terminal.sets[i].find(k)
 	}
-	return 0, -1
+	return i, slot
 }
 
 func (sh *shard) flying(k *key) bool {
