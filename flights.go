@@ -137,8 +137,7 @@ func (f *flights) recycle(like *flights) {
 	}
 }
 
-// keptFlights are never given back: too little to matter, and what a quiet guard
-// would otherwise allocate again and again.
+// keptFlights are never given back, as keptSlots.
 const keptFlights = 4
 
 // lapsed remembers the claims whose lease ran out, so that a handler that

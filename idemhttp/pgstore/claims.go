@@ -39,6 +39,8 @@ const (
 	int8   = pgtype.Int8OID
 	tstz   = pgtype.TimestamptzOID
 	record = "token, fingerprint, fingerprint_version, state, status, headers, body, expires_at <= clock_timestamp()"
+
+	expiredColumn = 7 // the last of record
 )
 
 // statementsFor makes the statements. Expiry is the server's to tell:

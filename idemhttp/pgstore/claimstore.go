@@ -78,7 +78,7 @@ func recordOf(id idemhttp.ID, look *query) (rec idemhttp.Record, found bool, err
 
 // sawExpired reports whether a look-up has come across a row that has expired.
 func sawExpired(look *query) bool {
-	return look != nil && len(look.rows) == 1 && look.rows[0][7][0] != 0
+	return look != nil && len(look.rows) == 1 && look.rows[0][expiredColumn][0] != 0
 }
 
 // Forget removes a claim that isn't running any more, and tells whether it did:
