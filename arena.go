@@ -32,10 +32,11 @@ func (a *arena) put(b []byte) uint32 {
 	return uint32(a.used-1)<<chunkBits | uint32(place)
 }
 
-// expect gets the next line of the tail ready. The line before it is in a cache: it
-// has been written to.
+// expect gets ready what the next string is written to, if that is in two lines at
+// the most.
 func (a *arena) expect() {
 	if next := len(a.tail) + cacheLine; next <= cap(a.tail) {
+		prefetch(unsafe.Pointer(&a.tail[:next][len(a.tail)]))
 		prefetch(unsafe.Pointer(&a.tail[:next][next-1]))
 	}
 }

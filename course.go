@@ -62,16 +62,18 @@ func (s *share) land(now *moment) {
 // twin is a shard's part of the two generations of one kind.
 type twin[S any] struct {
 	share
-	sets    [2]S
-	youngIn int // which of the sets is the young generation's
+	sets [2]S // the young generation's and the old one's
 }
 
-func (t *twin[S]) young() *S { return &t.sets[t.youngIn] }
+// The places in a twin's sets.
+const young, old = 0, 1
+
+func (t *twin[S]) young() *S { return &t.sets[young] }
 
 // giveBack frees the place of an id that was removed from sets[i]. In the old
 // generation nobody wants it.
 func (t *twin[S]) giveBack(i int) {
-	if i == t.youngIn {
+	if i == young {
 		t.room++
 	}
 }
@@ -80,17 +82,20 @@ func (t *twin[S]) giveBack(i int) {
 // is given to recycle, together with the set that closed last, if there is one: about
 // as much as that held the new generation will hold.
 func (t *twin[S]) follow(from, to era, recycle func(gone, like *S)) {
-	t.youngIn = to.youngIn()
+	if to.number == from.number+1 {
+		t.sets[young], t.sets[old] = t.sets[old], t.sets[young]
+	}
+	keepsYoung, keepsOld := to.young.alive && to.number == from.number, to.old.alive
 	if !to.young.alive {
 		t.newest = math.MinInt64
 	}
-	for i := range t.sets {
-		switch {
-		case to.keeps(i, from):
-		case to.keeps(1-i, from):
-			recycle(&t.sets[i], &t.sets[1-i])
-		default:
-			recycle(&t.sets[i], nil)
-		}
+	switch {
+	case !keepsYoung && keepsOld:
+		recycle(&t.sets[young], &t.sets[old])
+	case keepsYoung && !keepsOld:
+		recycle(&t.sets[old], &t.sets[young])
+	case !keepsYoung:
+		recycle(&t.sets[young], nil)
+		recycle(&t.sets[old], nil)
 	}
 }

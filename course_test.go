@@ -143,28 +143,48 @@ func TestTwinFollows(t *testing.T) {
 		e = next
 	}
 	follow(e.rotated(since(0), false))
-	require.Same(t, &tw.sets[0], tw.young())
 	tw.young().n = 7
 	follow(e.rotated(since(50), false))
-	require.Same(t, &tw.sets[1], tw.young())
-	require.Equal(t, 7, tw.sets[0].n, "still consulted")
+	require.Equal(t, 7, tw.sets[old].n, "still consulted")
 	tw.young().n = 5
 	follow(e.rotated(since(60), true))
-	require.Same(t, &tw.sets[0], tw.young())
-	require.Equal(t, counter{recycled: 1, like: 5}, tw.sets[0], "for about as many as the last one has")
-	require.Equal(t, 5, tw.sets[1].n)
+	require.Equal(t, counter{recycled: 1, like: 5}, *tw.young(), "for about as many as the last one has")
+	require.Equal(t, 5, tw.sets[old].n)
 	follow(e.aged(since(150), 100))
-	require.Equal(t, counter{recycled: 3}, tw.sets[1])
+	require.Equal(t, counter{recycled: 3}, tw.sets[old])
 	tw.young().n = 3
 	follow(e.aged(since(160), 100))
-	require.Zero(t, tw.sets[0].n+tw.sets[1].n)
+	require.Zero(t, tw.sets[young].n+tw.sets[old].n)
+}
+
+func TestTwinKeepsTheSetsThatAreStillConsulted(t *testing.T) {
+	none := era{number: 2}
+	one := none.rotated(since(0), false)
+	two := one.rotated(since(50), false)
+	const y, o, gone = 1, 2, 0 // what was in the young set and in the old one before
+	for _, c := range []struct {
+		name     string
+		from, to era
+		want     [2]int
+	}{
+		{"begins", none, one, [2]int{y, gone}},
+		{"turns", one, two, [2]int{gone, y}},
+		{"turns again", two, two.rotated(since(60), true), [2]int{gone, y}},
+		{"the old one is over", two, two.aged(since(100), 100), [2]int{y, gone}},
+		{"both are over", two, two.aged(since(150), 100), [2]int{gone, gone}},
+		{"steps back", two, two.aged(since(-1), 100), [2]int{y, o}},
+	} {
+		tw := twin[counter]{sets: [2]counter{{n: y}, {n: o}}}
+		tw.follow(c.from, c.to, func(set, _ *counter) { set.n = gone })
+		assert.Equal(t, c.want, [2]int{tw.sets[young].n, tw.sets[old].n}, c.name)
+	}
 }
 
 func TestTwinTakesBackPlacesOfItsYoungSetOnly(t *testing.T) {
-	tw := twin[counter]{youngIn: 1, share: share{room: 3}}
-	tw.giveBack(0)
+	tw := twin[counter]{share: share{room: 3}}
+	tw.giveBack(old)
 	require.Equal(t, 3, tw.room)
-	tw.giveBack(1)
+	tw.giveBack(young)
 	require.Equal(t, 4, tw.room)
 }
 

@@ -79,21 +79,3 @@ func (e era) horizon(now time.Time, half time.Duration) time.Duration {
 	}
 	return min(half, max(0, now.Sub(e.floor)))
 }
-
-// youngIn is the index of the set that holds the young generation's ids. The sets
-// take turns.
-func (e era) youngIn() int { return int(e.number & 1) }
-
-func (e era) generation(i int) generation {
-	if i == e.youngIn() {
-		return e.young
-	}
-	return e.old
-}
-
-// keeps says that the set with index i holds in e what it held in the era before.
-func (e era) keeps(i int, before era) bool {
-	return e.generation(i).alive && e.numberOf(i) == before.numberOf(i)
-}
-
-func (e era) numberOf(i int) uint64 { return e.number - (e.number^uint64(i))&1 }

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -61,28 +60,5 @@ func TestEraHorizon(t *testing.T) {
 	e.cut = true
 	for at, want := range map[time.Duration]time.Duration{19: 0, 20: 0, 21: 1, 69: 49, 70: 50, 71: 50} {
 		require.Equal(t, want, e.horizon(since(at), 50), at)
-	}
-}
-
-func TestEraKeepsTheSetsThatAreStillConsulted(t *testing.T) {
-	one := era{number: 2, young: began(0)}
-	two := one.rotated(since(50), false)
-	for _, c := range []struct {
-		name     string
-		from, to era
-		young    int
-		keeps    [2]bool
-	}{
-		{"begins", era{number: 2}, one, 0, [2]bool{true, false}},
-		{"turns", one, two, 1, [2]bool{true, false}},
-		{"turns again", two, two.rotated(since(60), true), 0, [2]bool{false, true}},
-		{"the old one is over", two, two.aged(since(100), 100), 1, [2]bool{false, true}},
-		{"both are over", two, two.aged(since(150), 100), 1, [2]bool{false, false}},
-		{"steps back", two, two.aged(since(-1), 100), 1, [2]bool{true, true}},
-	} {
-		assert.Equal(t, c.young, c.to.youngIn(), c.name)
-		for i, keeps := range c.keeps {
-			assert.Equal(t, keeps, c.to.keeps(i, c.from), "%s, set %d", c.name, i)
-		}
 	}
 }

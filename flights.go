@@ -3,6 +3,7 @@ package idem
 import (
 	"bytes"
 	"slices"
+	"unsafe"
 )
 
 // flight is one claim that nobody has settled: the key it was begun with, kept
@@ -23,13 +24,17 @@ func (f *flight) board(k *key, token uint64) {
 // as a rule, and looking at each reads less memory than a table would.
 type flights struct {
 	slab  []flight
-	index *table // of the places in the slab; nil until there are many
+	index *table // of the places in the slab, from when there are many until there are none
 }
 
 // fewFlights are looked through one by one.
 const fewFlights = 8
 
 func (f *flights) len() int { return len(f.slab) }
+
+// indexed says whether the index is in use. An empty one waits for the next time
+// that there are many.
+func (f *flights) indexed() bool { return f.index != nil && f.index.n > 0 }
 
 // find returns the place of k's flight, or -1.
 func (f *flights) find(k *key) int {
@@ -47,7 +52,7 @@ func (f *flights) findClaim(c *Claim) int {
 // search returns the place of the flight with hash that is the one looked for, or
 // -1.
 func (f *flights) search(hash uint64, is func(*flight) bool) int {
-	if f.index != nil {
+	if f.indexed() {
 		return f.searchIndex(hash, is)
 	}
 	for place := range f.slab {
@@ -74,13 +79,20 @@ func (f *flights) at(place int) *flight { return &f.slab[place] }
 
 func (f *flights) hashOf(place uint32) uint64 { return f.slab[place].key.hash }
 
+// expect gets ready what the next flight is written to.
+func (f *flights) expect() {
+	if n := len(f.slab); n < cap(f.slab) {
+		prefetch(unsafe.Pointer(&f.slab[:n+1][n]))
+	}
+}
+
 // add stores a flight for k, which must have none here.
 func (f *flights) add(k *key, token uint64) {
 	place := len(f.slab)
 	f.slab = slices.Grow(f.slab, 1)[:place+1]
 	f.slab[place].board(k, token)
 	switch {
-	case f.index != nil:
+	case f.indexed():
 		f.index.insert(k.hash, uint32(place), f.hashOf)
 	case place >= fewFlights:
 		f.makeIndex()
@@ -88,7 +100,9 @@ func (f *flights) add(k *key, token uint64) {
 }
 
 func (f *flights) makeIndex() {
-	f.index = new(table)
+	if f.index == nil {
+		f.index = new(table)
+	}
 	for place := range f.slab {
 		f.index.insert(f.slab[place].key.hash, uint32(place), f.hashOf)
 	}
@@ -97,16 +111,20 @@ func (f *flights) makeIndex() {
 // remove ends the flight in a place, and moves the last one there.
 func (f *flights) remove(place int) {
 	last := len(f.slab) - 1
-	if f.index != nil {
-		f.index.remove(f.slotOf(place), f.hashOf)
+	if f.indexed() {
+		f.removeFromIndex(place, last)
 	}
 	if place != last {
-		if f.index != nil {
-			f.index.refs[f.slotOf(last)] = uint32(place)
-		}
 		f.slab[place] = f.slab[last]
 	}
 	f.slab = f.slab[:last]
+}
+
+func (f *flights) removeFromIndex(place, last int) {
+	f.index.remove(f.slotOf(place), f.hashOf)
+	if place != last {
+		f.index.refs[f.slotOf(last)] = uint32(place)
+	}
 }
 
 // slotOf returns the index's slot of a place.

@@ -120,16 +120,18 @@ func (g *Generational) tryBegin(id Identity, look glance) (Claim, State) {
 	}
 	var k key
 	k.set(g.seed, id, g.identity)
+	sh := g.shard(k.hash)
+	sh.expect()
 	now := g.line.now()
-	token, state := g.beginAt(&now, &k, look)
+	token, state := g.beginAt(sh, &now, &k, look)
 	if state != Begun {
 		return Claim{}, state
 	}
 	return Claim{id: id, token: token, hash: k.hash}, Begun
 }
 
-func (g *Generational) beginAt(now *moment, k *key, look glance) (uint64, State) {
-	sh := g.lock(now, k.hash)
+func (g *Generational) beginAt(sh *shard, now *moment, k *key, look glance) (uint64, State) {
+	g.lock(now, sh)
 	token, state, ok := sh.tryBegin(now, k, look)
 	if !ok {
 		g.lockOthers(now, sh)
@@ -178,12 +180,12 @@ func (g *Generational) settle(c Claim, v verb) {
 	if g.off() || c.hash == 0 {
 		return
 	}
-	now := g.line.now()
-	g.settleAt(&now, &c, v)
+	sh, now := g.shard(c.hash), g.line.now()
+	g.settleAt(sh, &now, &c, v)
 }
 
-func (g *Generational) settleAt(now *moment, c *Claim, v verb) {
-	sh := g.lock(now, c.hash)
+func (g *Generational) settleAt(sh *shard, now *moment, c *Claim, v verb) {
+	g.lock(now, sh)
 	if !sh.settle(now, c, v) {
 		g.lockOthers(now, sh)
 		sh.settle(now, c, v)
@@ -201,9 +203,10 @@ func (g *Generational) Wait(ctx context.Context, id Identity) error {
 	}
 	var k key
 	k.set(g.seed, id, g.identity)
+	sh := g.shard(k.hash)
 	for {
 		now := g.line.now()
-		sh := g.lock(&now, k.hash)
+		g.lock(&now, sh)
 		r := sh.waitIn(&k)
 		sh.unlock()
 		if r == nil {
@@ -223,8 +226,8 @@ func (g *Generational) Forget(id Identity) bool {
 	}
 	var k key
 	k.set(g.seed, id, g.identity)
-	now := g.line.now()
-	sh := g.lock(&now, k.hash)
+	sh, now := g.shard(k.hash), g.line.now()
+	g.lock(&now, sh)
 	defer sh.unlock()
 	return !sh.flying(&k) && sh.forget(&k)
 }

@@ -272,6 +272,27 @@ func TestFlightsGiveBackAfterAPeak(t *testing.T) {
 	require.Nil(t, f.slab)
 }
 
+func TestFlightsUseTheIndexFromManyUntilThereAreNone(t *testing.T) {
+	f := flightsOf(fewFlights + 1)
+	for f.len() > 0 {
+		require.True(t, f.indexed())
+		f.remove(f.len() / 2)
+		require.NoError(t, f.check())
+	}
+	require.False(t, f.indexed())
+	index := f.index
+	for i := range fewFlights + 1 {
+		require.False(t, f.indexed())
+		var k key
+		k.set(maphash.MakeSeed(), ids50k[i], IDAndDestination)
+		f.add(&k, uint64(i+1))
+		require.Equal(t, i, f.find(&k))
+	}
+	require.True(t, f.indexed())
+	require.Same(t, index, f.index, "used again")
+	require.NoError(t, f.check())
+}
+
 func TestFlightsKnowAClaimByTokenAndHash(t *testing.T) {
 	for _, n := range []int{fewFlights, fewFlights + 1} {
 		f := flightsOf(n)

@@ -99,11 +99,12 @@ func (sh *shard) checkTwice() error {
 // checkLife looks for ids of a generation that is over, and for more of a
 // generation than there may be.
 func (sh *shard) checkLife(c *course, i int) error {
+	life := [...]generation{c.era.young, c.era.old}[i]
 	n, s := sh.size(c, i), sh.share(c)
 	switch {
-	case n > 0 && !c.era.generation(i).alive:
+	case n > 0 && !life.alive:
 		return fmt.Errorf("%d ids in a generation that is over", n)
-	case n > c.limit, i == c.era.youngIn() && c.era.young.alive && n+s.room > c.limit, s.room < 0:
+	case n > c.limit, i == young && life.alive && n+s.room > c.limit, s.room < 0:
 		return fmt.Errorf("%d ids and %d places in sets[%d], of %d at the most", n, s.room, i, c.limit)
 	}
 	return nil
@@ -114,7 +115,7 @@ func (sh *shard) checkLife(c *course, i int) error {
 func (g *Generational) checkPlaces(c *course) error {
 	places, n := 0, 0
 	for sh := range g.made {
-		places += sh.share(c).room + sh.size(c, c.era.youngIn())
+		places += sh.share(c).room + sh.size(c, young)
 		n++
 	}
 	if c.era.young.alive && n > 0 && places != c.limit {
@@ -149,7 +150,7 @@ func (s *idset) check() error {
 // check says whether many flights have an index, and whether it knows every place
 // and no more.
 func (f *flights) check() error {
-	if f.index == nil {
+	if !f.indexed() {
 		if len(f.slab) > fewFlights {
 			return fmt.Errorf("%d flights without an index", len(f.slab))
 		}

@@ -30,3 +30,16 @@ func TestExpectAtEverySizeOfASet(t *testing.T) {
 	require.Zero(t, s.len())
 	require.NoError(t, s.check())
 }
+
+func TestExpectAtEverySizeOfASlab(t *testing.T) {
+	var f flights
+	for range 2 * fewFlights {
+		f.expect()
+		var k key
+		k.set(maphash.MakeSeed(), number(f.len()), IDAndDestination)
+		f.add(&k, uint64(f.len()))
+	}
+	f.recycle(nil)
+	f.expect()
+	require.Zero(t, f.len())
+}

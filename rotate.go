@@ -9,15 +9,13 @@ import (
 // and there is room for its id. Else it begins again behind all locks, where the
 // generations can be turned.
 
-// lock locks the shard of hash, at a moment for which its sets are right.
-func (g *Generational) lock(now *moment, hash uint64) *shard {
-	sh := g.shard(hash)
+// lock locks sh, at a moment for which its sets are right.
+func (g *Generational) lock(now *moment, sh *shard) {
 	sh.mu.Lock()
 	if now.since < g.from || now.since >= g.until {
 		g.lockOthers(now, sh)
 		g.unlockOthers(sh)
 	}
-	return sh
 }
 
 // lockOthers locks all shards, of which sh is locked already, and does what time
@@ -103,7 +101,7 @@ func (g *Generational) foresee() {
 // that closes: else it would close early itself, and take that id with it before
 // its time.
 func (g *Generational) makeRoom(c *course, now *moment, sh *shard) {
-	left, newest, old := g.survey(c)
+	left, newest, consulted := g.survey(c)
 	*now = g.line.notBefore(*now, newest)
 	t := g.line.time(*now)
 	open := c.era.open(t, c.half)
@@ -111,7 +109,7 @@ func (g *Generational) makeRoom(c *course, now *moment, sh *shard) {
 		g.deal(c, left, sh)
 		return
 	}
-	g.setEra(c, c.era.rotated(t, open && old > 0))
+	g.setEra(c, c.era.rotated(t, open && consulted > 0))
 	g.deal(c, c.limit, sh)
 	if open {
 		c.early++
@@ -120,15 +118,15 @@ func (g *Generational) makeRoom(c *course, now *moment, sh *shard) {
 
 // survey says how many places the young generation has left, when the last id
 // landed, and how many ids are in the old one.
-func (g *Generational) survey(c *course) (left int, newest time.Duration, old int) {
+func (g *Generational) survey(c *course) (left int, newest time.Duration, consulted int) {
 	newest = math.MinInt64
 	for sh := range g.made {
 		s := sh.share(c)
 		left += s.room
 		newest = max(newest, s.newest)
-		old += sh.size(c, 1-c.era.youngIn())
+		consulted += sh.size(c, old)
 	}
-	return left, newest, old
+	return left, newest, consulted
 }
 
 // deal gives every shard an equal part of the places, and what is left over to

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"sync"
+	"unsafe"
 )
 
 // shard holds the ids of one part of the hashes. All that is known of an id is
@@ -32,9 +33,17 @@ func newShard(g *Generational, index uint64) *shard {
 		sh.terminal.sets[i].seed, sh.terminal.sets[i].table.full = g.seed, full
 	}
 	sh.lapsed.half = max(minLapsed, g.inFlight.limit/len(g.shards))
-	sh.terminal.youngIn, sh.inFlight.youngIn = g.terminal.era.youngIn(), g.inFlight.era.youngIn()
 	sh.terminal.newest, sh.inFlight.newest = math.MinInt64, math.MinInt64
 	return sh
+}
+
+// expect gets ready what nearly every call writes. Where several cores are at work
+// another one has these lines as a rule, and to fetch them takes as long as to read
+// the clock.
+func (sh *shard) expect() {
+	prefetch(unsafe.Pointer(&sh.mu))
+	prefetch(unsafe.Pointer(&sh.terminal.share))
+	prefetch(unsafe.Pointer(&sh.terminal.young().table.n))
 }
 
 // glance says whether a look at an id is a delivery's first.
@@ -119,12 +128,12 @@ func (sh *shard) state(k *key) State {
 // find returns the terminal set and the slot of k; the slot is -1 if there is
 // none. What comes again has come lately as a rule.
 func (sh *shard) find(k *key) (i, slot int) {
-	i = sh.terminal.youngIn
-	if slot = sh.terminal.sets[i].find(k); slot < 0 {
-		i = 1 - i
-		slot = sh.terminal.sets[i].find(k)
+	for i := range sh.terminal.sets {
+		if slot := sh.terminal.sets[i].find(k); slot >= 0 {
+			return i, slot
+		}
 	}
-	return i, slot
+	return 0, -1
 }
 
 func (sh *shard) flying(k *key) bool {
@@ -134,6 +143,7 @@ func (sh *shard) flying(k *key) bool {
 // tryBegin answers for one delivery, and returns the token of the claim with
 // Begun. If it isn't ok for want of room nothing has happened.
 func (sh *shard) tryBegin(now *moment, k *key, look glance) (token uint64, state State, ok bool) {
+	sh.inFlight.young().expect()
 	if state := sh.state(k); state != Begun {
 		sh.countDuplicate(state, look)
 		return 0, state, true
@@ -141,8 +151,8 @@ func (sh *shard) tryBegin(now *moment, k *key, look glance) (token uint64, state
 	if !sh.findRoom(&sh.g.inFlight, now) {
 		return 0, Begun, false
 	}
-	token = sh.nextToken()
 	sh.terminal.young().expect(k.hash)
+	token = sh.nextToken()
 	sh.inFlight.land(now)
 	sh.inFlight.young().add(k, token)
 	return token, Begun, true
@@ -292,7 +302,7 @@ func (sh *shard) overtake(now *moment, k *key) (ok bool) {
 // vacates says that a terminal id that is taken from sets[i] leaves a place in
 // which another can land at now.
 func (sh *shard) vacates(i int, now *moment) bool {
-	return i == sh.terminal.youngIn && now.since < sh.g.terminal.closes
+	return i == young && now.since < sh.g.terminal.closes
 }
 
 // outrank tells a flight of k that k has been completed.

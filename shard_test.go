@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -65,6 +66,25 @@ func (r *shardRig) known(ids []Identity) (n int) {
 		n += count(look(r.g, id) == Completed)
 	}
 	return n
+}
+
+// A core that takes a shard from another one waits for every line that is written.
+func TestShardIsWrittenInFewLines(t *testing.T) {
+	if unsafe.Sizeof(uintptr(0)) != 8 {
+		t.Log("only where words have 64 bits: elsewhere the fields lie as they fall")
+		return
+	}
+	var sh shard
+	line := func(p unsafe.Pointer) uintptr { return (uintptr(p) - uintptr(unsafe.Pointer(&sh))) / cacheLine }
+	ids, flights := sh.terminal.young(), sh.inFlight.young()
+	for _, c := range []struct{ expected, last unsafe.Pointer }{
+		{unsafe.Pointer(&sh.mu), unsafe.Add(unsafe.Pointer(&flights.slab), unsafe.Sizeof(uintptr(0)))}, // its length
+		{unsafe.Pointer(&sh.terminal.share), unsafe.Pointer(&sh.terminal.newest)},
+		{unsafe.Pointer(&ids.table.n), unsafe.Pointer(&ids.arena.bytes)},
+	} {
+		require.Equal(t, line(c.expected), line(c.last))
+	}
+	require.NotEqual(t, line(unsafe.Pointer(&ids.table.n)), line(unsafe.Pointer(&ids.table.tags)), "cores may share what is only read")
 }
 
 func TestShardThatNobodyAsksTurnsWithTheOthers(t *testing.T) {
@@ -188,15 +208,15 @@ func TestShardSlowCallDoesNotCutTheNewestShort(t *testing.T) {
 				var k key
 				k.set(r.g.seed, r.id(shard), IDAndDestination)
 				now := at(ms)
-				token, state := r.g.beginAt(&now, &k, first)
+				token, state := r.g.beginAt(r.g.shard(k.hash), &now, &k, first)
 				require.Equal(t, Begun, state)
 				now = at(ms)
-				r.g.settleAt(&now, &Claim{token: token, hash: k.hash}, complete)
+				r.g.settleAt(r.g.shard(k.hash), &now, &Claim{token: token, hash: k.hash}, complete)
 				return &k
 			}
 			state := func(ms time.Duration, k *key) State {
 				now := at(ms)
-				_, state := r.g.beginAt(&now, k, held)
+				_, state := r.g.beginAt(r.g.shard(k.hash), &now, k, held)
 				return state
 			}
 			land(0, 0)
@@ -221,7 +241,7 @@ func TestShardSlowCallThatOneCourseSeesAlone(t *testing.T) {
 	begin := func(since time.Duration, id int) State {
 		var k key
 		k.set(r.g.seed, number(id), IDAndDestination)
-		_, state := r.g.beginAt(&moment{since: since}, &k, first)
+		_, state := r.g.beginAt(r.g.shard(k.hash), &moment{since: since}, &k, first)
 		return state
 	}
 	require.Equal(t, Begun, begin(100, 1))

@@ -17,8 +17,8 @@ import (
 type table struct {
 	tags []uint8 // one a slot, and the first eight again behind the last
 	refs []uint32
-	n    int
 	full int // slots for as many as are to be expected at the most; 0: not known
+	n    int
 }
 
 const (
