@@ -32,13 +32,15 @@ func (a *arena) put(b []byte) uint32 {
 	return uint32(a.used-1)<<chunkBits | uint32(place)
 }
 
-// expect gets ready what the next string is written to, if that is in two lines at
-// the most.
-func (a *arena) expect() {
-	if next := len(a.tail) + cacheLine; next <= cap(a.tail) {
-		prefetch(unsafe.Pointer(&a.tail[:next][len(a.tail)]))
-		prefetch(unsafe.Pointer(&a.tail[:next][next-1]))
+// next returns the two lines that the next string is written to, nil if it needs
+// another chunk as likely as not.
+func (a *arena) next() (first, last unsafe.Pointer) {
+	n := len(a.tail)
+	if n+cacheLine > cap(a.tail) {
+		return nil, nil
 	}
+	line := a.tail[n : n+cacheLine]
+	return unsafe.Pointer(&line[0]), unsafe.Pointer(&line[cacheLine-1])
 }
 
 // extend makes room at the tail: the first chunk is doubled until it is as large as

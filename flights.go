@@ -82,7 +82,9 @@ func (f *flights) hashOf(place uint32) uint64 { return f.slab[place].key.hash }
 // expect gets ready what the next flight is written to.
 func (f *flights) expect() {
 	if n := len(f.slab); n < cap(f.slab) {
-		prefetch(unsafe.Pointer(&f.slab[:n+1][n]))
+		next := &f.slab[:n+1][n]
+		last := unsafe.Pointer(&next.key.buf[maxKey-1])
+		prefetch(unsafe.Pointer(next), last, last)
 	}
 }
 

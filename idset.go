@@ -42,10 +42,10 @@ func (s *idset) state(slot int) State {
 	return Completed
 }
 
-// expect says that a key with hash may be added before long.
+// expect gets ready what a key with hash is written to.
 func (s *idset) expect(hash uint64) {
-	s.table.expect(hash)
-	s.arena.expect()
+	first, last := s.arena.next()
+	prefetch(s.table.next(hash), first, last)
 }
 
 // add stores k, which must not be in the set.

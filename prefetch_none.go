@@ -4,4 +4,4 @@ package idem
 
 import "unsafe"
 
-func prefetch(unsafe.Pointer) {}
+func prefetch(p, q, r unsafe.Pointer) {}

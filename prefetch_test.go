@@ -11,9 +11,9 @@ import (
 func TestNoAddressIsWrongToPrefetch(t *testing.T) {
 	var x [2 * cacheLine]byte
 	for i := range x {
-		prefetch(unsafe.Pointer(&x[i]))
+		prefetch(unsafe.Pointer(&x[i]), unsafe.Pointer(&x[0]), nil)
 	}
-	prefetch(nil)
+	prefetch(nil, nil, nil)
 }
 
 func TestExpectAtEverySizeOfASet(t *testing.T) {

@@ -41,9 +41,8 @@ func newShard(g *Generational, index uint64) *shard {
 // another one has these lines as a rule, and to fetch them takes as long as to read
 // the clock.
 func (sh *shard) expect() {
-	prefetch(unsafe.Pointer(&sh.mu))
-	prefetch(unsafe.Pointer(&sh.terminal.share))
-	prefetch(unsafe.Pointer(&sh.terminal.young().table.n))
+	ids := sh.terminal.young()
+	prefetch(unsafe.Pointer(&sh.mu), unsafe.Pointer(&sh.terminal.share), unsafe.Pointer(&ids.table.n))
 }
 
 // glance says whether a look at an id is a delivery's first.
@@ -143,7 +142,6 @@ func (sh *shard) flying(k *key) bool {
 // tryBegin answers for one delivery, and returns the token of the claim with
 // Begun. If it isn't ok for want of room nothing has happened.
 func (sh *shard) tryBegin(now *moment, k *key, look glance) (token uint64, state State, ok bool) {
-	sh.inFlight.young().expect()
 	if state := sh.state(k); state != Begun {
 		sh.countDuplicate(state, look)
 		return 0, state, true
@@ -151,6 +149,7 @@ func (sh *shard) tryBegin(now *moment, k *key, look glance) (token uint64, state
 	if !sh.findRoom(&sh.g.inFlight, now) {
 		return 0, Begun, false
 	}
+	sh.inFlight.young().expect()
 	sh.terminal.young().expect(k.hash)
 	token = sh.nextToken()
 	sh.inFlight.land(now)

@@ -107,11 +107,13 @@ func (t *table) put(hash uint64, ref uint32) {
 	t.setTag(slot, tagOf(hash))
 }
 
-// expect gets ready what a reference for hash would be written to.
-func (t *table) expect(hash uint64) {
-	if len(t.refs) > 0 {
-		prefetch(unsafe.Pointer(&t.refs[t.home(hash)]))
+// next returns where a reference for hash is about to be written, nil in a table
+// without a slot.
+func (t *table) next(hash uint64) unsafe.Pointer {
+	if len(t.refs) == 0 {
+		return nil
 	}
+	return unsafe.Pointer(&t.refs[t.home(hash)])
 }
 
 // setTag also keeps the copy of the first tags, so that a word can be read at
