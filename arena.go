@@ -2,9 +2,10 @@ package idem
 
 import "unsafe"
 
-// arena keeps short byte strings in chunks of one size, so that growing copies
-// nothing and wastes less than a chunk. A reference is the chunk's number and
-// the place in it.
+// arena keeps short byte strings in chunks, which are full-sized but for the last:
+// that one starts small and doubles, so that growing copies less than a chunk and
+// leaves little of a small arena empty. A reference is the chunk's number and the
+// place in it.
 type arena struct {
 	tail   []byte   // what is filled of the chunk that takes what comes
 	used   int      // chunks in use; the tail is in the last of them
@@ -16,7 +17,7 @@ type arena struct {
 const (
 	chunkBits  = 12
 	chunkSize  = 1 << chunkBits
-	firstChunk = 256 // the first chunk starts small and doubles: most guards are
+	firstChunk = 256 // what the first one starts with: most guards are small
 
 	cacheLine = 64
 )
@@ -43,12 +44,13 @@ func (a *arena) next() (first, last unsafe.Pointer) {
 	return unsafe.Pointer(&line[0]), unsafe.Pointer(&line[cacheLine-1])
 }
 
-// extend makes room at the tail: the first chunk is doubled until it is as large as
-// the others, and then one more is taken into use.
+// extend makes room at the tail: the last chunk is doubled until it is full-sized,
+// and then one more is taken into use.
 func (a *arena) extend() {
-	if a.used == 1 && cap(a.tail) < chunkSize {
-		a.chunks[0] = make([]byte, 2*cap(a.tail))
-		a.tail = a.chunks[0][:copy(a.chunks[0], a.tail)]
+	if size := cap(a.tail); 0 < size && size < chunkSize {
+		larger := make([]byte, min(2*size, chunkSize))
+		a.tail = larger[:copy(larger, a.tail)]
+		a.chunks[a.used-1] = larger
 		return
 	}
 	if a.used == len(a.chunks) {
@@ -58,11 +60,9 @@ func (a *arena) extend() {
 	a.used++
 }
 
+// nextSize is what another chunk starts with: a quarter of all there is.
 func (a *arena) nextSize() int {
-	if a.used == 0 {
-		return firstChunk
-	}
-	return chunkSize
+	return max(firstChunk, min(chunkSize, a.used*chunkSize/4))
 }
 
 // at returns the bytes from ref to the end of its chunk.

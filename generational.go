@@ -69,9 +69,9 @@ const (
 	maxShardBits = 6
 	maxShards    = 1 << maxShardBits
 
-	// A shard of less than a thousand ids costs more memory than its lock is
-	// worth.
-	idsPerShard = 1024
+	// A shard of half as many has fewer goroutines to wait for, but takes more than
+	// 56 bytes an id.
+	idsPerShard = 512
 
 	// Keys of so many ids, the longest there are, take half of what an arena's
 	// references reach: room for the shards to differ.

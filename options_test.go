@@ -141,14 +141,13 @@ func TestOptionsDoNotReadTheClock(t *testing.T) {
 func TestOptionsShards(t *testing.T) {
 	for _, c := range []struct{ maxTracked, shards int }{
 		{2, 1},
-		{1000, 1},
-		{2047, 1},
-		{2048, 2},
-		{3000, 2},
-		{4000, 2},
-		{4096, 4},
-		{65_535, 32},
-		{65_536, 64},
+		{1023, 1},
+		{1024, 2},
+		{2000, 2},
+		{2047, 2},
+		{2048, 4},
+		{32_767, 32},
+		{32_768, 64},
 		{4_000_000, 64},
 		{math.MaxInt, 64},
 	} {
