@@ -36,8 +36,8 @@ mutants-http: ## prove that the tests of idemhttp can fail (needs PostgreSQL, ta
 	cd idemhttp/pgstore && test ! -f mutants.txt || go run github.com/idem-go/idem/idemhttp/internal/mutants
 
 .PHONY: invariants
-invariants: ## test the root module with its structure checked after each step
-	go test -count=1 -tags invariants ./...
+invariants: ## test the root module with its structure checked after each step, and without assembly
+	go test -count=1 -tags invariants,purego ./...
 
 # The words of atomic operations, and an int, are smaller on 386 and on arm.
 # Most amd64 machines can run 386 tests; where the kernel can't, they are built and

@@ -14,8 +14,9 @@ const maxInline = 64
 // The first byte of a key says what follows it. Up to maxInline it is the length
 // of an id without a destination, so that the common case costs one byte.
 const (
-	formPair   = maxInline + 1 // two lengths, the id, the destination
-	formDigest = maxInline + 2 // a SHA-256
+	formPair       = maxInline + 1 // two lengths, the id, the destination
+	formDigest     = maxInline + 2 // the SHA-256 of an id without a destination
+	formPairDigest = maxInline + 3 // the SHA-256 of those of the id and the destination
 )
 
 // maxKey is the longest a key gets: a formPair.
@@ -61,17 +62,23 @@ func (k *key) setPair(seed maphash.Seed, id Identity) {
 	k.setHash(both(maphash.String(seed, id.ID), maphash.String(seed, id.Destination)))
 }
 
-// setDigest hashes the two digests, not the two texts one behind the other:
-// where the id ends must count.
 func (k *key) setDigest(seed maphash.Seed, id Identity) {
-	var digests [2 * sha256.Size]byte
-	first, second := digest(id.ID), digest(id.Destination)
-	copy(digests[:], first[:])
-	copy(digests[sha256.Size:], second[:])
-	sum := sha256.Sum256(digests[:])
-	k.buf[0] = formDigest
+	form, sum := byte(formDigest), digest(id.ID)
+	if id.Destination != "" {
+		form, sum = formPairDigest, pairDigest(sum, digest(id.Destination))
+	}
+	k.buf[0] = form
 	k.n = uint8(1 + copy(k.buf[1:], sum[:]))
 	k.setHash(maphash.Bytes(seed, sum[:]))
+}
+
+// pairDigest hashes two digests, not two texts one behind the other: where the id
+// ends must count.
+func pairDigest(id, destination [sha256.Size]byte) [sha256.Size]byte {
+	var both [2 * sha256.Size]byte
+	copy(both[:], id[:])
+	copy(both[sha256.Size:], destination[:])
+	return sha256.Sum256(both[:])
 }
 
 // digest reads the string's bytes where they are: Sum256 neither writes to nor
@@ -108,7 +115,7 @@ func keyLen(b []byte) int {
 	switch form := b[0] &^ rejectedBit; form {
 	case formPair:
 		return 3 + int(b[1]) + int(b[2])
-	case formDigest:
+	case formDigest, formPairDigest:
 		return 1 + sha256.Size
 	default:
 		return 1 + int(form)

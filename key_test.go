@@ -34,11 +34,17 @@ func TestKeyOf64BytesIsTheIdAndOf65ItsDigest(t *testing.T) {
 	k.set(seed, IDAt(strings.Repeat("a", 32), strings.Repeat("b", 32)), IDAndDestination)
 	require.Contains(t, string(k.bytes()), strings.Repeat("a", 32)+strings.Repeat("b", 32))
 	require.EqualValues(t, maxKey, k.n)
-	for _, id := range []Identity{ID(strings.Repeat("a", 65)), IDAt(strings.Repeat("a", 32), strings.Repeat("b", 33))} {
+	for id, form := range map[Identity]int{
+		ID(strings.Repeat("a", 65)):                            formDigest,
+		IDAt(strings.Repeat("a", 32), strings.Repeat("b", 33)): formPairDigest,
+		IDAt(strings.Repeat("a", 64), "b"):                     formPairDigest,
+		IDAt("a", strings.Repeat("b", 64)):                     formPairDigest,
+	} {
 		k.set(seed, id, IDAndDestination)
-		require.EqualValues(t, formDigest, k.buf[0], "marked as such")
+		require.EqualValues(t, form, k.buf[0], "marked as such")
 		require.EqualValues(t, 33, k.n)
 		require.NotContains(t, string(k.bytes()), "aaa")
+		require.NotContains(t, string(k.bytes()), "bbb")
 	}
 	// Under IDOnly the destination does not count, for the length either.
 	k.set(seed, IDAt("a", strings.Repeat("b", 65)), IDOnly)
