@@ -85,7 +85,7 @@ func (t *twin[S]) follow(from, to era, recycle func(gone, like *S)) {
 	if to.number == from.number+1 {
 		t.sets[young], t.sets[old] = t.sets[old], t.sets[young]
 	}
-	keepsYoung, keepsOld := to.young.alive && to.number == from.number, to.old.alive
+	keepsYoung, keepsOld := to.number == from.number, to.old.alive
 	if !to.young.alive {
 		t.newest = math.MinInt64
 	}
