@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/idem-go/idem"
 	"github.com/idem-go/idem/benchmarks/internal/ids"
@@ -13,6 +14,7 @@ import (
 // BenchmarkGuard measures the guard's calls one by one.
 func BenchmarkGuard(b *testing.B) {
 	b.Run("do=nothing,nil", nilGuard)
+	b.Run("do=clock", readClock)
 	b.Run("do=TryBegin,seen-just-now", duplicateJustNow)
 	b.Run("do=TryBegin,seen-any-time", duplicateAnyTime)
 	for _, settle := range []struct {
@@ -47,6 +49,16 @@ func nilGuard(b *testing.B) {
 		_, found = off.TryBegin(id)
 	}
 }
+
+// readClock does what every call of a guard with the standard clock has to do first.
+func readClock(b *testing.B) {
+	start := time.Now()
+	for range b.N {
+		elapsed = time.Since(start)
+	}
+}
+
+var elapsed time.Duration // as found
 
 var found idem.State // written, so that no compiler leaves the call out
 

@@ -21,6 +21,7 @@ func (r *results) goals() string {
 	most("memory at the ceiling, 36-byte ids", 56, max(r.median(memory(36, "idem"), "B/id"), r.median(large("serial", "idem"), "B/id")), " bytes an id")
 	most("allocations in steady state, Complete, Reject and Release", 0, r.allocations(), "")
 	most("TryBegin of a duplicate", 60, r.median(call("TryBegin,seen-just-now"), "ns/op"), " ns")
+	t.row("– of these, to read the clock", number(r.median(call("clock"), "ns/op"))+" ns", "")
 	most("TryBegin of a nil guard", 2, r.median(call("nothing,nil"), "ns/op"), " ns")
 	most("a cycle with 4 million tracked, by one with 10,000", 3, r.ratio(growth(4_000_000, "idem"), growth(10_000, "idem"), "ns/op"), "×")
 	return t.String()

@@ -69,7 +69,7 @@ func complete() []string {
 		}
 		add(promises(k.Name), "%forgotten", "x-held", "wrong/1000")
 	}
-	for _, do := range []string{"nothing,nil", "TryBegin,seen-just-now", "TryBegin,seen-any-time"} {
+	for _, do := range []string{"nothing,nil", "clock", "TryBegin,seen-just-now", "TryBegin,seen-any-time"} {
 		add(call(do), cost...)
 	}
 	for _, verb := range []string{"Complete", "Reject", "Release"} {

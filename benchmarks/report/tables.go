@@ -101,6 +101,7 @@ func (r *results) calls() string {
 	t := newTable("call", "serial, ns", "parallel, ns", "allocations")
 	for _, one := range []struct{ title, do string }{
 		{"TryBegin on a nil guard", "nothing,nil"},
+		{"the clock's monotonic reading, which every other call begins with", "clock"},
 		{"TryBegin, the duplicate of one and the same message", "TryBegin,seen-just-now"},
 		{"TryBegin, a duplicate of any message remembered", "TryBegin,seen-any-time"},
 	} {
