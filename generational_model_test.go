@@ -15,6 +15,7 @@ import (
 // every answer whether the promises allow it. Where they leave room (between
 // W/2 and W, between L and 2L) it takes the guard's answer and goes on from there.
 type model struct {
+	calm     bool // the clock hardly ever jumps
 	t        testing.TB
 	g        *Generational
 	clock    *guardClock
@@ -57,7 +58,10 @@ type begun struct {
 }
 
 func newModel(t testing.TB, rnd *rand.Rand, m int, shards int) *model {
-	w, l := time.Duration(1+rnd.IntN(40)), time.Duration(1+rnd.IntN(40))
+	return newModelWith(t, time.Duration(1+rnd.IntN(40)), time.Duration(1+rnd.IntN(40)), rnd, m, shards)
+}
+
+func newModelWith(t testing.TB, w, l time.Duration, rnd *rand.Rand, m int, shards int) *model {
 	g, clock := newGuard(t, WithWindow(w), WithLease(l), WithMaxTracked(m))
 	if shards > 0 {
 		g.shards = make([]atomic.Pointer[shard], shards)
@@ -125,7 +129,7 @@ func (m *model) step(rnd *rand.Rand) {
 
 func (m *model) move(rnd *rand.Rand) {
 	switch n := rnd.IntN(1000); {
-	case n < 600:
+	case n < 600, n >= 900 && m.calm && rnd.IntN(40) > 0:
 		return
 	case n < 900:
 		m.clock.add(time.Duration(1 + rnd.IntN(3)))
@@ -408,6 +412,33 @@ func TestModelAgreesWithAGuardOfFewIdsAndManyShards(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestModelAgreesWithAGuardOfManyIdsInOneShard(t *testing.T) {
+	// Time goes slowly here: there are many flights at once, and texts in many chunks.
+	runs := 10
+	if raceEnabled || testing.Short() {
+		runs = 3
+	}
+	flights, chunks := 0, 0
+	for seed := range runs {
+		rnd := rand.New(rand.NewPCG(uint64(seed), 17))
+		w, l := time.Duration(500+rnd.IntN(2000)), time.Duration(500+rnd.IntN(2000))
+		model := newModelWith(t, w, l, rnd, 300+rnd.IntN(700), 1)
+		model.calm = true
+		for i := range 600 {
+			model.ids = append(model.ids, IDAt(fmt.Sprint(i), string(fill(50+i%20, 'y'))))
+		}
+		for range 6000 {
+			model.step(rnd)
+			if sh := model.g.shards[0].Load(); sh != nil {
+				flights, chunks = max(flights, sh.inFlight.young().len()), max(chunks, sh.terminal.young().arena.used)
+			}
+		}
+		model.stats()
+	}
+	require.Greater(t, flights, 4*fewFlights)
+	require.Greater(t, chunks, 1)
 }
 
 func TestModelNoticesAnImpatientGuard(t *testing.T) {
