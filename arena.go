@@ -1,6 +1,9 @@
 package idem
 
-import "unsafe"
+import (
+	"slices"
+	"unsafe"
+)
 
 // arena keeps short byte strings in chunks, which are full-sized but for the last:
 // that one starts small and doubles, so that growing copies less than a chunk and
@@ -79,14 +82,21 @@ func (a *arena) wasteful() bool {
 	return a.wasted > chunkSize && a.wasted > a.bytes/2
 }
 
-// recycle empties the arena for a new life in about n chunks, and gives back
-// what that life will hardly need.
-func (a *arena) recycle(n int) {
-	if n == 0 && len(a.chunks) > 0 && len(a.chunks[0]) > 2*firstChunk {
-		a.chunks = nil
+// size is how many bytes the chunks in use have.
+func (a *arena) size() int {
+	return max(0, a.used-1)*chunkSize + cap(a.tail)
+}
+
+// recycle empties the arena for a new life of about size, and gives back what is
+// more than twice that.
+func (a *arena) recycle(size int) {
+	keep, left := 0, 2*size+2*firstChunk
+	for keep < len(a.chunks) && len(a.chunks[keep]) <= left {
+		left -= len(a.chunks[keep])
+		keep++
 	}
-	if keep := 2*n + 1; len(a.chunks) > keep {
-		a.chunks = append([][]byte(nil), a.chunks[:keep]...)
+	if keep < len(a.chunks) {
+		a.chunks = slices.Clone(a.chunks[:keep])
 	}
 	a.tail, a.used, a.bytes, a.wasted = nil, 0, 0, 0
 }

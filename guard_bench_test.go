@@ -67,7 +67,7 @@ func benchIds(maxTracked int) []Identity {
 
 var benchSizes = []int{10_000, 100_000}
 
-func benchGuard(b *testing.B, maxTracked int) *Generational {
+func benchGuard(b testing.TB, maxTracked int) *Generational {
 	g, err := NewGenerational(WithMaxTracked(maxTracked))
 	if err != nil {
 		b.Fatal(err)

@@ -83,10 +83,10 @@ func (s *idset) compact() {
 // recycle empties the set for a new life that will hold about as much as like, or
 // nothing.
 func (s *idset) recycle(like *idset) {
-	n, chunks := 0, 0
+	n, size := 0, 0
 	if like != nil {
-		n, chunks = like.table.n, like.arena.used
+		n, size = like.table.n, like.arena.size()
 	}
 	s.table.recycle(n)
-	s.arena.recycle(chunks)
+	s.arena.recycle(size)
 }

@@ -141,7 +141,7 @@ func TestArenaTellsWhatWasPut(t *testing.T) {
 		}
 		require.Equal(t, total, a.bytes)
 		require.LessOrEqual(t, cap(a.tail), chunkSize)
-		a.recycle(rnd.IntN(3))
+		a.recycle(rnd.IntN(3 * chunkSize))
 		require.Zero(t, a.used)
 	}
 }
@@ -170,23 +170,30 @@ func TestArenaStartsSmallAndGivesBack(t *testing.T) {
 	}
 	chunks := len(a.chunks)
 	require.Greater(t, chunks, 10)
-	a.recycle(chunks)
+	a.recycle(a.size())
 	require.Len(t, a.chunks, chunks, "kept for a life as large")
-	a.recycle(2)
-	require.Equal(t, 5, cap(a.chunks), "nor does the list of them hold the others")
-	for range 10 {
-		a.put([]byte("x"))
+	require.Zero(t, a.size())
+	a.recycle(chunks * chunkSize / 2)
+	require.Len(t, a.chunks, chunks, "or half as large")
+	for _, c := range []struct{ size, chunks int }{
+		{2 * chunkSize, 4}, // and a small one, which none is
+		{chunkSize - firstChunk, 2},
+		{chunkSize - firstChunk - 1, 1},
+		{chunkSize/2 - firstChunk, 1},
+		{chunkSize/2 - firstChunk - 1, 0},
+	} {
+		a.recycle(c.size)
+		require.Len(t, a.chunks, c.chunks, "twice of %d", c.size)
+		require.Equal(t, c.chunks, cap(a.chunks), "nor does the list of them hold the others")
 	}
-	a.recycle(0)
-	require.Empty(t, a.chunks)
 	a.put([]byte("x"))
+	require.Equal(t, firstChunk, a.size())
 	a.recycle(0)
 	require.Len(t, a.chunks, 1, "too little to give back")
 	for range 100 {
 		a.put(make([]byte, maxKey))
 	}
-	a.recycle(1)
-	require.Len(t, a.chunks, 2)
+	require.Equal(t, chunkSize+cap(a.chunks[1]), a.size())
 	a.recycle(0)
 	require.Empty(t, a.chunks, "nor kept for a life that was none")
 }

@@ -17,9 +17,8 @@ type shard struct {
 	completed uint64
 	inFlight  twin[flights]
 	terminal  twin[idset]
-	stats     Stats // the other counters
+	counts    counts
 	lapsed    lapsed
-	checks    uint64 // see mustHold
 
 	g     *Generational
 	index uint64
@@ -92,7 +91,7 @@ func (sh *shard) follow(c *course, from era) {
 		sh.terminal.follow(from, c.era, func(gone, like *idset) { gone.recycle(like) })
 	} else {
 		sh.inFlight.follow(from, c.era, func(gone, like *flights) {
-			sh.stats.LeasesExpired += uint64(gone.len())
+			sh.counts.leasesExpired += uint64(gone.len())
 			sh.lapsed.addAll(gone)
 			gone.recycle(like)
 		})
@@ -163,11 +162,11 @@ func (sh *shard) countDuplicate(state State, look glance) {
 	}
 	switch state {
 	case InFlight:
-		sh.stats.DuplicatesInFlight++
+		sh.counts.duplicatesInFlight++
 	case Completed:
-		sh.stats.DuplicatesCompleted++
+		sh.counts.duplicatesCompleted++
 	case Rejected:
-		sh.stats.DuplicatesRejected++
+		sh.counts.duplicatesRejected++
 	}
 }
 
@@ -187,7 +186,7 @@ func (sh *shard) settle(now *moment, c *Claim, v verb) (ok bool) {
 	case place < 0:
 		return sh.settleLate(now, c, v)
 	case v == release:
-		sh.stats.Released++
+		sh.counts.released++
 		sh.takeOut(i, place)
 	case !sh.remember(now, sh.inFlight.sets[i].at(place), v):
 		return false
@@ -201,7 +200,7 @@ func (sh *shard) settle(now *moment, c *Claim, v verb) (ok bool) {
 // release ends c without a look at the time.
 func (sh *shard) release(c *Claim) {
 	if i, place := sh.locate(c); place >= 0 {
-		sh.stats.Released++
+		sh.counts.released++
 		sh.takeOut(i, place)
 		sh.waits.wake(c.hash)
 	}
@@ -239,7 +238,7 @@ func (sh *shard) count(v verb) {
 	if v == complete {
 		sh.completed++
 	} else {
-		sh.stats.Rejected++
+		sh.counts.rejected++
 	}
 }
 
@@ -268,7 +267,7 @@ func (sh *shard) settleLate(now *moment, c *Claim, v verb) (ok bool) {
 		return false
 	}
 	sh.lapsed.drop(c)
-	sh.stats.LateSettles++
+	sh.counts.lateSettles++
 	return true
 }
 
@@ -352,11 +351,5 @@ func (sh *shard) addTo(s *Stats) {
 	s.InFlight += sh.inFlight.sets[0].len() + sh.inFlight.sets[1].len()
 	s.Begun += sh.begun
 	s.Completed += sh.completed
-	s.Rejected += sh.stats.Rejected
-	s.Released += sh.stats.Released
-	s.DuplicatesInFlight += sh.stats.DuplicatesInFlight
-	s.DuplicatesCompleted += sh.stats.DuplicatesCompleted
-	s.DuplicatesRejected += sh.stats.DuplicatesRejected
-	s.LeasesExpired += sh.stats.LeasesExpired
-	s.LateSettles += sh.stats.LateSettles
+	sh.counts.addTo(s)
 }

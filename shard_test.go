@@ -85,6 +85,8 @@ func TestShardIsWrittenInFewLines(t *testing.T) {
 		require.Equal(t, line(c.expected), line(c.last))
 	}
 	require.NotEqual(t, line(unsafe.Pointer(&ids.table.n)), line(unsafe.Pointer(&ids.table.tags)), "cores may share what is only read")
+	require.LessOrEqual(t, unsafe.Sizeof(sh), uintptr(512), "a larger one begins behind a word of the allocator's")
+	require.Zero(t, uintptr(unsafe.Pointer(newShard(benchGuard(t, 2), 0)))%cacheLine)
 }
 
 func TestShardThatNobodyAsksTurnsWithTheOthers(t *testing.T) {
@@ -318,7 +320,7 @@ func TestShardIsTidiedByTheCallThatTurns(t *testing.T) {
 		sh := r.g.shards[i].Load()
 		require.Zero(t, sh.terminal.sets[0].len()+sh.terminal.sets[1].len())
 		require.Zero(t, sh.inFlight.sets[0].len()+sh.inFlight.sets[1].len())
-		require.EqualValues(t, 1, sh.stats.LeasesExpired)
+		require.EqualValues(t, 1, sh.counts.leasesExpired)
 	}
 }
 

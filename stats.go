@@ -32,3 +32,20 @@ type Stats struct {
 	LeasesExpired  uint64 // claims that nobody settled in time
 	LateSettles    uint64 // claims settled after that
 }
+
+// counts are the counters of one shard that few calls change.
+type counts struct {
+	rejected, released                                          uint64
+	duplicatesInFlight, duplicatesCompleted, duplicatesRejected uint64
+	leasesExpired, lateSettles                                  uint64
+}
+
+func (c *counts) addTo(s *Stats) {
+	s.Rejected += c.rejected
+	s.Released += c.released
+	s.DuplicatesInFlight += c.duplicatesInFlight
+	s.DuplicatesCompleted += c.duplicatesCompleted
+	s.DuplicatesRejected += c.duplicatesRejected
+	s.LeasesExpired += c.leasesExpired
+	s.LateSettles += c.lateSettles
+}
