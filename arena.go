@@ -5,10 +5,9 @@ import (
 	"unsafe"
 )
 
-// arena keeps short byte strings in chunks, which are full-sized but for the last:
-// that one starts small and doubles, so that growing copies less than a chunk and
-// leaves little of a small arena empty. A reference is the chunk's number and the
-// place in it.
+// arena keeps short byte strings in chunks. The last one starts with a quarter of all
+// there is and doubles, up to chunkSize, so that little of a small arena is empty;
+// those before it are whole. A reference is the chunk's number and the place in it.
 type arena struct {
 	tail   []byte   // what is filled of the chunk that takes what comes
 	used   int      // chunks in use; the tail is in the last of them
@@ -20,7 +19,7 @@ type arena struct {
 const (
 	chunkBits  = 12
 	chunkSize  = 1 << chunkBits
-	firstChunk = 256 // what the first one starts with: most guards are small
+	firstChunk = 256 // what the first chunk starts with: most guards are small
 
 	cacheLine = 64
 )
@@ -36,15 +35,15 @@ func (a *arena) put(b []byte) uint32 {
 	return uint32(a.used-1)<<chunkBits | uint32(place)
 }
 
-// next returns the two lines that the next string is written to, nil if it needs
-// another chunk as likely as not.
+// next returns the first and the last of the 64 bytes that come next, in the lines
+// that a string is written to; nil if fewer are left in the chunk.
 func (a *arena) next() (first, last unsafe.Pointer) {
 	n := len(a.tail)
 	if n+cacheLine > cap(a.tail) {
 		return nil, nil
 	}
-	line := a.tail[n : n+cacheLine]
-	return unsafe.Pointer(&line[0]), unsafe.Pointer(&line[cacheLine-1])
+	room := a.tail[n : n+cacheLine]
+	return unsafe.Pointer(&room[0]), unsafe.Pointer(&room[cacheLine-1])
 }
 
 // extend makes room at the tail: the last chunk is doubled until it is full-sized,
@@ -65,7 +64,7 @@ func (a *arena) extend() {
 
 // nextSize is what another chunk starts with: a quarter of all there is.
 func (a *arena) nextSize() int {
-	return max(firstChunk, min(chunkSize, a.used*chunkSize/4))
+	return max(firstChunk, min(a.used, 4)*chunkSize/4)
 }
 
 // at returns the bytes from ref to the end of its chunk.

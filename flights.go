@@ -173,7 +173,7 @@ type lapsed struct {
 
 // minLapsed is the half of the smallest guards: a few kilobytes, and only once
 // that many claims have leaked.
-const minLapsed = 512
+const minLapsed = idsPerShard / 2
 
 func (l *lapsed) addAll(f *flights) {
 	if l.young == nil && f.len() > 0 {

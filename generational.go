@@ -146,7 +146,7 @@ func (g *Generational) beginAt(sh *shard, now *moment, k *key, look glance) (uin
 // remembered all the same, if the memory behind its id is still what it was at
 // TryBegin: by then the guard has forgotten the id and reads it there. A claim
 // in flight it knows by token and hash, and needs that memory no more. Of claims
-// whose lease has run out it knows the newest, about as many as maxTracked or a few thousand;
+// whose lease has run out it knows the newest, about maxTracked, or 512 if that is more;
 // completing an older one changes nothing.
 func (g *Generational) Complete(c Claim) { g.settle(c, complete) }
 

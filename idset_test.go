@@ -176,7 +176,7 @@ func TestArenaStartsSmallAndGivesBack(t *testing.T) {
 	a.recycle(chunks * chunkSize / 2)
 	require.Len(t, a.chunks, chunks, "or half as large")
 	for _, c := range []struct{ size, chunks int }{
-		{2 * chunkSize, 4}, // and a small one, which none is
+		{2 * chunkSize, 4}, // and room for a small one, of which there is none
 		{chunkSize - firstChunk, 2},
 		{chunkSize - firstChunk - 1, 1},
 		{chunkSize/2 - firstChunk, 1},

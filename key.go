@@ -16,7 +16,7 @@ const maxInline = 64
 const (
 	formPair       = maxInline + 1 // two lengths, the id, the destination
 	formDigest     = maxInline + 2 // the SHA-256 of an id without a destination
-	formPairDigest = maxInline + 3 // the SHA-256 of those of the id and the destination
+	formPairDigest = maxInline + 3 // the SHA-256 of two: the id's and the destination's
 )
 
 // maxKey is the longest a key gets: a formPair.
@@ -75,10 +75,10 @@ func (k *key) setDigest(seed maphash.Seed, id Identity) {
 // pairDigest hashes two digests, not two texts one behind the other: where the id
 // ends must count.
 func pairDigest(id, destination [sha256.Size]byte) [sha256.Size]byte {
-	var both [2 * sha256.Size]byte
-	copy(both[:], id[:])
-	copy(both[sha256.Size:], destination[:])
-	return sha256.Sum256(both[:])
+	var sums [2 * sha256.Size]byte
+	copy(sums[:], id[:])
+	copy(sums[sha256.Size:], destination[:])
+	return sha256.Sum256(sums[:])
 }
 
 // digest reads the string's bytes where they are: Sum256 neither writes to nor

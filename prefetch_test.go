@@ -43,3 +43,23 @@ func TestExpectAtEverySizeOfASlab(t *testing.T) {
 	f.expect()
 	require.Zero(t, f.len())
 }
+
+// What is asked for is what is then written.
+func TestExpectAsksForWhatIsWritten(t *testing.T) {
+	s := idset{seed: maphash.MakeSeed()}
+	for i := range 2_000 {
+		var k key
+		k.set(s.seed, number(i), IDAndDestination)
+		first, last := s.arena.next()
+		require.Equal(t, cap(s.arena.tail)-len(s.arena.tail) >= cacheLine, first != nil)
+		slots, ref := len(s.table.refs), s.table.next(k.hash)
+		s.add(&k, Completed)
+		if first != nil {
+			require.Equal(t, unsafe.Pointer(&s.entry(s.find(&k))[0]), first)
+			require.Equal(t, unsafe.Add(first, cacheLine-1), last)
+		}
+		if len(s.table.refs) == slots {
+			require.Equal(t, unsafe.Pointer(&s.table.refs[s.table.home(k.hash)]), ref)
+		}
+	}
+}

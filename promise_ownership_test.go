@@ -292,14 +292,18 @@ func TestOwnershipALapsedClaimIsKnownAfterItsPlaceWasTakenBySize(t *testing.T) {
 func TestOwnershipLapsedClaimsAreRememberedWithinABound(t *testing.T) {
 	// The youngest H of each shard are, and a few of a small guard's at least; all
 	// of them would be a leak.
-	const m = 2 * minLapsed
-	g, _ := newGuard(t, WithMaxTracked(m))
-	for i := range 100 * m {
-		mustBegin(t, g, number(i))
+	for _, m := range []int{2, 511, 512, 1023, 1024, 2048, 32_768, manyShards} {
+		g, _ := newGuard(t, WithMaxTracked(m))
+		for i := range max(4*m, 2000) {
+			mustBegin(t, g, number(i))
+		}
+		known := 0
+		for sh := range g.made {
+			known += sh.lapsed.len()
+		}
+		assert.LessOrEqual(t, known, max(m, 2*minLapsed), "maxTracked %d", m)
+		assert.GreaterOrEqual(t, known, m/2, "maxTracked %d", m)
 	}
-	sh := g.shards[0].Load()
-	assert.LessOrEqual(t, sh.lapsed.len(), m)
-	assert.GreaterOrEqual(t, sh.lapsed.len(), m/2)
 }
 
 // The caller's memory.

@@ -77,12 +77,15 @@ func TestShardIsWrittenInFewLines(t *testing.T) {
 	var sh shard
 	line := func(p unsafe.Pointer) uintptr { return (uintptr(p) - uintptr(unsafe.Pointer(&sh))) / cacheLine }
 	ids, flights := sh.terminal.young(), sh.inFlight.young()
-	for _, c := range []struct{ expected, last unsafe.Pointer }{
-		{unsafe.Pointer(&sh.mu), unsafe.Add(unsafe.Pointer(&flights.slab), unsafe.Sizeof(uintptr(0)))}, // its length
-		{unsafe.Pointer(&sh.terminal.share), unsafe.Pointer(&sh.terminal.newest)},
-		{unsafe.Pointer(&ids.table.n), unsafe.Pointer(&ids.arena.bytes)},
+	for _, c := range []struct {
+		line        uintptr
+		first, last unsafe.Pointer
+	}{
+		{0, unsafe.Pointer(&sh.mu), unsafe.Add(unsafe.Pointer(&flights.slab), unsafe.Sizeof(uintptr(0)))}, // its length
+		{1, unsafe.Pointer(&sh.terminal.share), unsafe.Pointer(&sh.terminal.newest)},
+		{3, unsafe.Pointer(&ids.table.n), unsafe.Pointer(&ids.arena.bytes)},
 	} {
-		require.Equal(t, line(c.expected), line(c.last))
+		require.Equal(t, [2]uintptr{c.line, c.line}, [2]uintptr{line(c.first), line(c.last)})
 	}
 	require.NotEqual(t, line(unsafe.Pointer(&ids.table.n)), line(unsafe.Pointer(&ids.table.tags)), "cores may share what is only read")
 	require.LessOrEqual(t, unsafe.Sizeof(sh), uintptr(512), "a larger one begins behind a word of the allocator's")
