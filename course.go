@@ -66,24 +66,24 @@ type twin[S any] struct {
 }
 
 // The places in a twin's sets.
-const young, old = 0, 1
+const youngSet, oldSet = 0, 1
 
-func (t *twin[S]) young() *S { return &t.sets[young] }
+func (t *twin[S]) young() *S { return &t.sets[youngSet] }
 
 // giveBack frees the place of an id that was removed from sets[i]. In the old
 // generation nobody wants it.
 func (t *twin[S]) giveBack(i int) {
-	if i == young {
+	if i == youngSet {
 		t.room++
 	}
 }
 
 // follow brings the twin from one era to the next. A set whose generation is over
-// is given to recycle, together with the set that closed last, if there is one: about
-// as much as that held the new generation will hold.
+// is given to recycle, together with the set that stays, if one does: the next
+// generation will hold about as much as that.
 func (t *twin[S]) follow(from, to era, recycle func(gone, like *S)) {
 	if to.number == from.number+1 {
-		t.sets[young], t.sets[old] = t.sets[old], t.sets[young]
+		t.sets[youngSet], t.sets[oldSet] = t.sets[oldSet], t.sets[youngSet]
 	}
 	keepsYoung, keepsOld := to.number == from.number, to.old.alive
 	if !to.young.alive {
@@ -91,11 +91,11 @@ func (t *twin[S]) follow(from, to era, recycle func(gone, like *S)) {
 	}
 	switch {
 	case !keepsYoung && keepsOld:
-		recycle(&t.sets[young], &t.sets[old])
+		recycle(&t.sets[youngSet], &t.sets[oldSet])
 	case keepsYoung && !keepsOld:
-		recycle(&t.sets[old], &t.sets[young])
+		recycle(&t.sets[oldSet], &t.sets[youngSet])
 	case !keepsYoung:
-		recycle(&t.sets[young], nil)
-		recycle(&t.sets[old], nil)
+		recycle(&t.sets[youngSet], nil)
+		recycle(&t.sets[oldSet], nil)
 	}
 }

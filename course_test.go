@@ -145,16 +145,16 @@ func TestTwinFollows(t *testing.T) {
 	follow(e.rotated(since(0), false))
 	tw.young().n = 7
 	follow(e.rotated(since(50), false))
-	require.Equal(t, 7, tw.sets[old].n, "still consulted")
+	require.Equal(t, 7, tw.sets[oldSet].n, "still consulted")
 	tw.young().n = 5
 	follow(e.rotated(since(60), true))
 	require.Equal(t, counter{recycled: 1, like: 5}, *tw.young(), "for about as many as the last one has")
-	require.Equal(t, 5, tw.sets[old].n)
+	require.Equal(t, 5, tw.sets[oldSet].n)
 	follow(e.aged(since(150), 100))
-	require.Equal(t, counter{recycled: 3}, tw.sets[old])
+	require.Equal(t, counter{recycled: 3}, tw.sets[oldSet])
 	tw.young().n = 3
 	follow(e.aged(since(160), 100))
-	require.Zero(t, tw.sets[young].n+tw.sets[old].n)
+	require.Zero(t, tw.sets[youngSet].n+tw.sets[oldSet].n)
 }
 
 func TestTwinKeepsTheSetsThatAreStillConsulted(t *testing.T) {
@@ -176,15 +176,15 @@ func TestTwinKeepsTheSetsThatAreStillConsulted(t *testing.T) {
 	} {
 		tw := twin[counter]{sets: [2]counter{{n: y}, {n: o}}}
 		tw.follow(c.from, c.to, func(set, _ *counter) { set.n = gone })
-		assert.Equal(t, c.want, [2]int{tw.sets[young].n, tw.sets[old].n}, c.name)
+		assert.Equal(t, c.want, [2]int{tw.sets[youngSet].n, tw.sets[oldSet].n}, c.name)
 	}
 }
 
 func TestTwinTakesBackPlacesOfItsYoungSetOnly(t *testing.T) {
 	tw := twin[counter]{share: share{room: 3}}
-	tw.giveBack(old)
+	tw.giveBack(oldSet)
 	require.Equal(t, 3, tw.room)
-	tw.giveBack(young)
+	tw.giveBack(youngSet)
 	require.Equal(t, 4, tw.room)
 }
 

@@ -15,12 +15,12 @@ import (
 // every answer whether the promises allow it. Where they leave room (between
 // W/2 and W, between L and 2L) it takes the guard's answer and goes on from there.
 type model struct {
-	calm     bool // the clock hardly ever jumps
 	t        testing.TB
 	g        *Generational
 	clock    *guardClock
 	w, l     time.Duration
 	m, h     int
+	calm     bool // the clock hardly ever jumps
 	ids      []Identity
 	terminal map[Identity]*ended
 	flying   map[Identity]*begun

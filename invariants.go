@@ -104,7 +104,7 @@ func (sh *shard) checkLife(c *course, i int) error {
 	switch {
 	case n > 0 && !life.alive:
 		return fmt.Errorf("%d ids in a generation that is over", n)
-	case n > c.limit, i == young && life.alive && n+s.room > c.limit, s.room < 0:
+	case n > c.limit, i == youngSet && life.alive && n+s.room > c.limit, s.room < 0:
 		return fmt.Errorf("%d ids and %d places in sets[%d], of %d at the most", n, s.room, i, c.limit)
 	}
 	return nil
@@ -115,7 +115,7 @@ func (sh *shard) checkLife(c *course, i int) error {
 func (g *Generational) checkPlaces(c *course) error {
 	places, n := 0, 0
 	for sh := range g.made {
-		places += sh.share(c).room + sh.size(c, young)
+		places += sh.share(c).room + sh.size(c, youngSet)
 		n++
 	}
 	if c.era.young.alive && n > 0 && places != c.limit {

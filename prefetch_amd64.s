@@ -3,8 +3,8 @@
 #include "textflag.h"
 
 // PREFETCHW (AX), for which Go's assembler has no name. AMD's 64-bit processors have
-// it, and Intel's since 2014; those from before take it for nothing, but maybe for some
-// that are older than Nehalem (2008): for these there is the build tag purego.
+// it, and Intel's since 2014. Older ones take it for nothing, back to 2008; for those
+// from before there is the build tag purego.
 #define PREFETCHW BYTE $0x0F; BYTE $0x0D; BYTE $0x08
 
 // func prefetch(p, q, r unsafe.Pointer)

@@ -101,7 +101,7 @@ func (g *Generational) foresee() {
 // that closes: else it would close early itself, and take that id with it before
 // its time.
 func (g *Generational) makeRoom(c *course, now *moment, sh *shard) {
-	left, newest, consulted := g.survey(c)
+	left, newest, old := g.survey(c)
 	*now = g.line.notBefore(*now, newest)
 	t := g.line.time(*now)
 	open := c.era.open(t, c.half)
@@ -109,7 +109,7 @@ func (g *Generational) makeRoom(c *course, now *moment, sh *shard) {
 		g.deal(c, left, sh)
 		return
 	}
-	g.setEra(c, c.era.rotated(t, open && consulted > 0))
+	g.setEra(c, c.era.rotated(t, open && old > 0))
 	g.deal(c, c.limit, sh)
 	if open {
 		c.early++
@@ -118,15 +118,15 @@ func (g *Generational) makeRoom(c *course, now *moment, sh *shard) {
 
 // survey says how many places the young generation has left, when the last id
 // landed, and how many ids are in the old one.
-func (g *Generational) survey(c *course) (left int, newest time.Duration, consulted int) {
+func (g *Generational) survey(c *course) (left int, newest time.Duration, old int) {
 	newest = math.MinInt64
 	for sh := range g.made {
 		s := sh.share(c)
 		left += s.room
 		newest = max(newest, s.newest)
-		consulted += sh.size(c, old)
+		old += sh.size(c, oldSet)
 	}
-	return left, newest, consulted
+	return left, newest, old
 }
 
 // deal gives every shard an equal part of the places, and what is left over to

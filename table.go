@@ -18,7 +18,7 @@ type table struct {
 	tags []uint8 // one a slot, and the first eight again behind the last
 	refs []uint32
 	full int // slots for as many as are to be expected at the most; 0: not known
-	n    int
+	n    int // last: what comes before it is hardly ever written
 }
 
 const (
