@@ -24,15 +24,15 @@ const (
 	cacheLine = 64
 )
 
-// put copies b, which must be shorter than firstChunk, and returns its reference.
-func (a *arena) put(b []byte) uint32 {
-	if len(a.tail)+len(b) > cap(a.tail) {
+// reserve returns room for n bytes, fewer than firstChunk, and its reference.
+func (a *arena) reserve(n int) (ref uint32, room []byte) {
+	if len(a.tail)+n > cap(a.tail) {
 		a.extend()
 	}
 	place := len(a.tail)
-	a.tail = append(a.tail, b...)
-	a.bytes += len(b)
-	return uint32(a.used-1)<<chunkBits | uint32(place)
+	a.tail = a.tail[:place+n]
+	a.bytes += n
+	return uint32(a.used-1)<<chunkBits | uint32(place), a.tail[place:]
 }
 
 // next returns the first and the last of the 64 bytes that come next, in the lines

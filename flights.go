@@ -1,7 +1,6 @@
 package idem
 
 import (
-	"bytes"
 	"slices"
 	"unsafe"
 )
@@ -10,14 +9,18 @@ import (
 // here because the caller's memory may be reused, and the token.
 type flight struct {
 	token     uint64
+	hash      uint64
 	overtaken bool // by a late Complete: the id may be terminal already
-	key       key
+	stored    [maxKey]byte
 }
 
 func (f *flight) board(k *key, token uint64) {
-	f.key.copy(k)
-	f.token, f.overtaken = token, false
+	f.token, f.hash, f.overtaken = token, k.hash, false
+	k.put(f.stored[:])
 }
+
+// key is valid as long as the flight is.
+func (f *flight) key() key { return keyIn(f.stored[:], f.hash) }
 
 // flights is one generation of claims in flight, side by side in a slab whose
 // storage is used again, so that a steady state allocates nothing. There are few
@@ -38,9 +41,7 @@ func (f *flights) indexed() bool { return f.index != nil && f.index.n > 0 }
 
 // find returns the place of k's flight, or -1.
 func (f *flights) find(k *key) int {
-	return f.search(k.hash, func(other *flight) bool {
-		return bytes.Equal(other.key.bytes(), k.bytes())
-	})
+	return f.search(k.hash, func(other *flight) bool { return k.begins(other.stored[:]) })
 }
 
 // findClaim returns the place of c's flight, or -1. It does not look at the id,
@@ -56,7 +57,7 @@ func (f *flights) search(hash uint64, is func(*flight) bool) int {
 		return f.searchIndex(hash, is)
 	}
 	for place := range f.slab {
-		if other := &f.slab[place]; other.key.hash == hash && is(other) {
+		if other := &f.slab[place]; other.hash == hash && is(other) {
 			return place
 		}
 	}
@@ -66,7 +67,7 @@ func (f *flights) search(hash uint64, is func(*flight) bool) int {
 func (f *flights) searchIndex(hash uint64, is func(*flight) bool) int {
 	slot := f.index.find(hash, func(place uint32) bool {
 		other := &f.slab[place]
-		return other.key.hash == hash && is(other)
+		return other.hash == hash && is(other)
 	})
 	if slot < 0 {
 		return -1
@@ -77,13 +78,13 @@ func (f *flights) searchIndex(hash uint64, is func(*flight) bool) int {
 // at returns the flight in a place. It is valid until the next add or remove.
 func (f *flights) at(place int) *flight { return &f.slab[place] }
 
-func (f *flights) hashOf(place uint32) uint64 { return f.slab[place].key.hash }
+func (f *flights) hashOf(place uint32) uint64 { return f.slab[place].hash }
 
 // expect gets ready what the next flight is written to.
 func (f *flights) expect() {
 	if n := len(f.slab); n < cap(f.slab) {
 		next := &f.slab[:n+1][n]
-		last := unsafe.Pointer(&next.key.buf[maxKey-1])
+		last := unsafe.Pointer(&next.stored[maxKey-1])
 		prefetch(unsafe.Pointer(next), last, last)
 	}
 }
@@ -106,7 +107,7 @@ func (f *flights) makeIndex() {
 		f.index = new(table)
 	}
 	for place := range f.slab {
-		f.index.insert(f.slab[place].key.hash, uint32(place), f.hashOf)
+		f.index.insert(f.slab[place].hash, uint32(place), f.hashOf)
 	}
 }
 
@@ -131,7 +132,7 @@ func (f *flights) removeFromIndex(place, last int) {
 
 // slotOf returns the index's slot of a place.
 func (f *flights) slotOf(place int) int {
-	return f.index.find(f.slab[place].key.hash, func(ref uint32) bool { return ref == uint32(place) })
+	return f.index.find(f.slab[place].hash, func(ref uint32) bool { return ref == uint32(place) })
 }
 
 // each calls fn for every flight, in no order.
@@ -189,7 +190,7 @@ func (l *lapsed) add(f *flight) {
 	if l.young == nil {
 		l.young = make(map[uint64]uint64)
 	}
-	l.young[f.token] = f.key.hash
+	l.young[f.token] = f.hash
 }
 
 func (l *lapsed) has(c *Claim) bool {

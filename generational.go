@@ -118,8 +118,8 @@ func (g *Generational) tryBegin(id Identity, look glance) (Claim, State) {
 		g.unidentified.Add(1)
 		return Claim{}, Begun
 	}
-	var k key
-	k.set(g.seed, id, g.identity)
+	var room keyRoom
+	k := keyOf(g.seed, id, g.identity, &room)
 	sh := g.shard(k.hash)
 	sh.expect()
 	now := g.line.now()
@@ -201,8 +201,8 @@ func (g *Generational) Wait(ctx context.Context, id Identity) error {
 	if g.off() || id.ID == "" {
 		return nil
 	}
-	var k key
-	k.set(g.seed, id, g.identity)
+	var room keyRoom
+	k := keyOf(g.seed, id, g.identity, &room)
 	sh := g.shard(k.hash)
 	for {
 		now := g.line.now()
@@ -224,8 +224,8 @@ func (g *Generational) Forget(id Identity) bool {
 	if g.off() || id.ID == "" {
 		return false
 	}
-	var k key
-	k.set(g.seed, id, g.identity)
+	var room keyRoom
+	k := keyOf(g.seed, id, g.identity, &room)
 	sh, now := g.shard(k.hash), g.line.now()
 	g.lock(&now, sh)
 	defer sh.unlock()

@@ -1,9 +1,6 @@
 package idem
 
-import (
-	"bytes"
-	"hash/maphash"
-)
+import "hash/maphash"
 
 // rejectedBit marks, in the first byte of a stored key, an id that was
 // rejected, not completed.
@@ -22,14 +19,7 @@ func (s *idset) len() int { return s.table.n }
 
 // find returns the slot of k, or -1.
 func (s *idset) find(k *key) int {
-	return s.table.find(k.hash, func(ref uint32) bool { return holds(s.arena.at(ref), k) })
-}
-
-// holds says whether the stored key that begins entry is k. A key tells its own
-// length, so one that begins as k does is k.
-func holds(entry []byte, k *key) bool {
-	return entry[0]&^rejectedBit == k.buf[0] &&
-		len(entry) >= int(k.n) && bytes.Equal(entry[1:k.n], k.buf[1:k.n])
+	return s.table.find(k.hash, func(ref uint32) bool { return k.begins(s.arena.at(ref)) })
 }
 
 func (s *idset) entry(slot int) []byte { return s.arena.at(s.table.refs[slot]) }
@@ -50,9 +40,10 @@ func (s *idset) expect(hash uint64) {
 
 // add stores k, which must not be in the set.
 func (s *idset) add(k *key, ended State) {
-	ref := s.arena.put(k.bytes())
+	ref, room := s.arena.reserve(k.len())
+	k.put(room)
 	if ended == Rejected {
-		s.arena.at(ref)[0] |= rejectedBit
+		room[0] |= rejectedBit
 	}
 	s.table.insert(k.hash, ref, s.hashOf)
 }
@@ -75,7 +66,9 @@ func (s *idset) compact() {
 	for slot, tag := range s.table.tags[:len(s.table.refs)] {
 		if tag != 0 {
 			entry := old.at(s.table.refs[slot])
-			s.table.refs[slot] = s.arena.put(entry[:keyLen(entry)])
+			ref, room := s.arena.reserve(keyLen(entry))
+			copy(room, entry)
+			s.table.refs[slot] = ref
 		}
 	}
 }

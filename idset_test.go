@@ -15,6 +15,7 @@ import (
 type idsetRig struct {
 	set   idset
 	seed  maphash.Seed
+	room  keyRoom
 	known map[Identity]State
 }
 
@@ -23,9 +24,9 @@ func newIdsetRig() *idsetRig {
 	return &idsetRig{set: idset{seed: seed}, seed: seed, known: map[Identity]State{}}
 }
 
-func (r *idsetRig) key(id Identity) (k key) {
-	k.set(r.seed, id, IDAndDestination)
-	return k
+// key is valid until the next one is asked for.
+func (r *idsetRig) key(id Identity) key {
+	return keyOf(r.seed, id, IDAndDestination, &r.room)
 }
 
 func (r *idsetRig) check(t *testing.T) {
@@ -119,6 +120,13 @@ func TestIdsetReusesItsStorage(t *testing.T) {
 		fill(sets[i%2])
 	})
 	assert.Less(t, per, 3.0)
+}
+
+// put copies b into the arena.
+func (a *arena) put(b []byte) uint32 {
+	ref, room := a.reserve(len(b))
+	copy(room, b)
+	return ref
 }
 
 func TestArenaTellsWhatWasPut(t *testing.T) {
@@ -215,7 +223,7 @@ func TestFlightsAgainstTheBuiltInMap(t *testing.T) {
 				require.Equal(t, slot, f.findClaim(&Claim{token: tok, hash: k.hash}))
 				require.Negative(t, f.findClaim(&Claim{token: tok + 1, hash: k.hash}))
 				require.Equal(t, tok, f.at(slot).token)
-				require.Equal(t, k.bytes(), f.at(slot).key.bytes())
+				require.Equal(t, k.bytes(), f.at(slot).stored[:k.len()])
 				f.remove(slot)
 				delete(known, id)
 			} else {
@@ -308,9 +316,9 @@ func TestFlightsKnowAClaimByTokenAndHash(t *testing.T) {
 	for _, n := range []int{fewFlights, fewFlights + 1} {
 		f := flightsOf(n)
 		last := f.at(n - 1)
-		require.Equal(t, n-1, f.findClaim(&Claim{token: last.token, hash: last.key.hash}))
-		require.Negative(t, f.findClaim(&Claim{token: last.token, hash: last.key.hash ^ 1}))
-		require.Negative(t, f.findClaim(&Claim{token: last.token + 1, hash: last.key.hash}))
+		require.Equal(t, n-1, f.findClaim(&Claim{token: last.token, hash: last.hash}))
+		require.Negative(t, f.findClaim(&Claim{token: last.token, hash: last.hash ^ 1}))
+		require.Negative(t, f.findClaim(&Claim{token: last.token + 1, hash: last.hash}))
 	}
 }
 
@@ -354,7 +362,7 @@ func TestFlightsReuseTheirPlaces(t *testing.T) {
 func TestLapsedKnowsTheYoungestAndEachOnce(t *testing.T) {
 	l := lapsed{half: 10}
 	for i := range 100 {
-		l.add(&flight{key: key{hash: uint64(i) + 1000}, token: uint64(i)})
+		l.add(&flight{hash: uint64(i) + 1000, token: uint64(i)})
 		require.LessOrEqual(t, l.len(), 20)
 	}
 	claim := func(i int) *Claim { return &Claim{token: uint64(i), hash: uint64(i) + 1000} }

@@ -68,9 +68,8 @@ func (sh *shard) checkKeys(s *idset) error {
 
 func (sh *shard) checkFlights(f *flights) (err error) {
 	f.each(func(fl *flight) {
-		hash := fl.key.hash
-		if hashOf(sh.g.seed, fl.key.bytes()) != hash || hash&uint64(len(sh.g.shards)-1) != sh.index || fl.token&(maxShards-1) != sh.index {
-			err = fmt.Errorf("flight %x of %q has hash %x", fl.token, fl.key.bytes(), hash)
+		if hashOf(sh.g.seed, fl.stored[:]) != fl.hash || fl.hash&uint64(len(sh.g.shards)-1) != sh.index || fl.token&(maxShards-1) != sh.index {
+			err = fmt.Errorf("flight %x of %q has hash %x", fl.token, fl.key().rest, fl.hash)
 		}
 	})
 	return err
@@ -81,15 +80,16 @@ func (sh *shard) checkFlights(f *flights) (err error) {
 func (sh *shard) checkTwice() error {
 	for ref := range sh.terminal.sets[0].table.all {
 		if k := sh.terminal.sets[0].key(ref); sh.terminal.sets[1].find(&k) >= 0 {
-			return fmt.Errorf("%q is terminal twice", k.bytes())
+			return fmt.Errorf("%q is terminal twice", k.rest)
 		}
 	}
 	var err error
 	for i := range 2 {
 		sh.inFlight.sets[i].each(func(f *flight) {
-			terminal := sh.terminal.sets[0].find(&f.key) >= 0 || sh.terminal.sets[1].find(&f.key) >= 0
-			if i == 0 && sh.inFlight.sets[1].find(&f.key) >= 0 || terminal && !f.overtaken {
-				err = fmt.Errorf("%q is in flight, and more", f.key.bytes())
+			k := f.key()
+			terminal := sh.terminal.sets[0].find(&k) >= 0 || sh.terminal.sets[1].find(&k) >= 0
+			if i == 0 && sh.inFlight.sets[1].find(&k) >= 0 || terminal && !f.overtaken {
+				err = fmt.Errorf("%q is in flight, and more", k.rest)
 			}
 		})
 	}
@@ -125,13 +125,7 @@ func (g *Generational) checkPlaces(c *course) error {
 }
 
 // key is the stored key behind ref.
-func (s *idset) key(ref uint32) (k key) {
-	entry := s.arena.at(ref)
-	k.n = uint8(copy(k.buf[:], entry[:keyLen(entry)]))
-	k.buf[0] &^= rejectedBit
-	k.setHash(hashOf(s.seed, k.bytes()))
-	return k
-}
+func (s *idset) key(ref uint32) key { return keyIn(s.arena.at(ref), s.hashOf(ref)) }
 
 func (s *idset) check() error {
 	if err := s.table.check(s.hashOf); err != nil {

@@ -19,57 +19,74 @@ const (
 	formPairDigest = maxInline + 3 // the SHA-256 of two: the id's and the destination's
 )
 
-// maxKey is the longest a key gets: a formPair.
+// maxKey is the longest a stored key gets: a formPair.
 const maxKey = 3 + maxInline
 
-// key is an identity as the guard compares it: bytes that tell their own length,
-// equal only for equal identities, and their hash. It is made on the stack and
-// holds nothing of the caller's memory.
+// key is an identity as the guard looks for it, and its hash. What is stored of it
+// is its head and its rest: bytes that tell their own length, equal only for equal
+// identities. A key lives for a call: it may be in the caller's memory, and most are,
+// so that nothing is copied for a duplicate.
 type key struct {
 	hash uint64
-	n    uint8
-	buf  [maxKey]byte
+	head byte // what the rest is
+	rest string
 }
 
-// set makes k the key of id. It works in place because a key is too large to
-// copy about for nothing.
-func (k *key) set(seed maphash.Seed, id Identity, m MessageIdentity) {
+// keyRoom is where the rest of a key is put that isn't an id alone.
+type keyRoom [maxKey - 1]byte
+
+// keyOf is the key of id.
+func keyOf(seed maphash.Seed, id Identity, m MessageIdentity, room *keyRoom) key {
 	if m == IDOnly {
 		id.Destination = ""
 	}
 	switch n := len(id.ID) + len(id.Destination); {
 	case n > maxInline:
-		k.setDigest(seed, id)
+		return digestKey(seed, id, room)
 	case id.Destination == "":
-		k.setID(seed, id.ID)
+		return key{notZero(maphash.String(seed, id.ID)), byte(n), id.ID}
 	default:
-		k.setPair(seed, id)
+		return pairKey(seed, id, room)
 	}
 }
 
-// setID hashes the caller's text, not the copy just made: to read at once what
-// was written a moment ago, in pieces of another size, would stall the core.
-func (k *key) setID(seed maphash.Seed, id string) {
-	k.buf[0] = byte(len(id))
-	k.n = uint8(1 + copy(k.buf[1:], id))
-	k.setHash(maphash.String(seed, id))
+func pairKey(seed maphash.Seed, id Identity, room *keyRoom) key {
+	rest := append(room[:0], byte(len(id.ID)), byte(len(id.Destination)))
+	rest = append(append(rest, id.ID...), id.Destination...)
+	hash := both(maphash.String(seed, id.ID), maphash.String(seed, id.Destination))
+	return key{notZero(hash), formPair, text(rest)}
 }
 
-func (k *key) setPair(seed maphash.Seed, id Identity) {
-	k.buf[0], k.buf[1], k.buf[2] = formPair, byte(len(id.ID)), byte(len(id.Destination))
-	n := 3 + copy(k.buf[3:], id.ID)
-	k.n = uint8(n + copy(k.buf[n:], id.Destination))
-	k.setHash(both(maphash.String(seed, id.ID), maphash.String(seed, id.Destination)))
-}
-
-func (k *key) setDigest(seed maphash.Seed, id Identity) {
-	form, sum := byte(formDigest), digest(id.ID)
+func digestKey(seed maphash.Seed, id Identity, room *keyRoom) key {
+	head, sum := byte(formDigest), digest(id.ID)
 	if id.Destination != "" {
-		form, sum = formPairDigest, pairDigest(sum, digest(id.Destination))
+		head, sum = formPairDigest, pairDigest(sum, digest(id.Destination))
 	}
-	k.buf[0] = form
-	k.n = uint8(1 + copy(k.buf[1:], sum[:]))
-	k.setHash(maphash.Bytes(seed, sum[:]))
+	rest := append(room[:0], sum[:]...)
+	return key{notZero(maphash.Bytes(seed, rest)), head, text(rest)}
+}
+
+// keyIn is the key that begins b, as long as b stays what it is.
+func keyIn(b []byte, hash uint64) key {
+	return key{hash, b[0] &^ rejectedBit, text(b[1:keyLen(b)])}
+}
+
+// text is b where it lies. Nothing writes to it while a key refers to it.
+func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// len is how many bytes of k are stored.
+func (k *key) len() int { return 1 + len(k.rest) }
+
+// put stores k at the front of b.
+func (k *key) put(b []byte) {
+	b[0] = k.head
+	copy(b[1:], k.rest)
+}
+
+// begins says whether the stored key that begins b is k. A key tells its own
+// length, so one that begins as k does is k.
+func (k *key) begins(b []byte) bool {
+	return b[0]&^rejectedBit == k.head && len(b) >= k.len() && text(b[1:k.len()]) == k.rest
 }
 
 // pairDigest hashes two digests, not two texts one behind the other: where the id
@@ -87,28 +104,20 @@ func digest(s string) [sha256.Size]byte {
 	return sha256.Sum256(unsafe.Slice(unsafe.StringData(s), len(s)))
 }
 
-// setHash never sets 0, which is the hash of claims this package did not give.
-func (k *key) setHash(hash uint64) { k.hash = max(1, hash) }
+// notZero is hash, or 1 for 0, which is the hash of claims this package did not give.
+func notZero(hash uint64) uint64 { return max(1, hash) }
 
 // both is the hash of two texts: in their order, and not as one.
 func both(first, second uint64) uint64 { return bits.RotateLeft64(first, 32) ^ second }
 
-// hashOf is the hash of the key that begins b, as set has made it.
+// hashOf is the hash of the key that begins b.
 func hashOf(seed maphash.Seed, b []byte) uint64 {
 	if b[0]&^rejectedBit != formPair {
-		return max(1, maphash.Bytes(seed, b[1:keyLen(b)]))
+		return notZero(maphash.Bytes(seed, b[1:keyLen(b)]))
 	}
 	cut := 3 + b[1]
-	return max(1, both(maphash.Bytes(seed, b[3:cut]), maphash.Bytes(seed, b[cut:keyLen(b)])))
+	return notZero(both(maphash.Bytes(seed, b[3:cut]), maphash.Bytes(seed, b[cut:keyLen(b)])))
 }
-
-// copy makes k the same key as other.
-func (k *key) copy(other *key) {
-	k.hash, k.n = other.hash, other.n
-	copy(k.buf[:k.n], other.buf[:])
-}
-
-func (k *key) bytes() []byte { return k.buf[:k.n] }
 
 // keyLen is the length of the key that begins b.
 func keyLen(b []byte) int {

@@ -10,18 +10,33 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// set makes k the key of id.
+func (k *key) set(seed maphash.Seed, id Identity, m MessageIdentity) {
+	*k = keyOf(seed, id, m, new(keyRoom))
+}
+
+// bytes is what is stored of k.
+func (k *key) bytes() []byte {
+	b := make([]byte, k.len())
+	k.put(b)
+	return b
+}
+
 func TestKeyTellsItsOwnLength(t *testing.T) {
 	seed := maphash.MakeSeed()
 	for n := 1; n < 140; n++ {
 		for _, dest := range []int{0, 1, n / 2, n - 1} {
 			var k key
 			k.set(seed, IDAt(strings.Repeat("a", n-dest), strings.Repeat("b", dest)), IDAndDestination)
-			require.Equal(t, int(k.n), keyLen(k.bytes()), "%d of %d", dest, n)
-			stored := append(append([]byte{}, k.bytes()...), "what follows it"...)
-			require.Equal(t, int(k.n), keyLen(stored))
+			require.Equal(t, k.len(), keyLen(k.bytes()), "%d of %d", dest, n)
+			require.True(t, k.begins(k.bytes()))
+			stored := append(k.bytes(), "what follows it"...)
+			require.Equal(t, k.len(), keyLen(stored))
 			stored[0] |= rejectedBit
-			require.Equal(t, int(k.n), keyLen(stored), "rejected")
-			require.True(t, holds(stored, &k))
+			require.Equal(t, k.len(), keyLen(stored), "rejected")
+			require.True(t, k.begins(stored))
+			require.Equal(t, k, keyIn(stored, k.hash))
+			require.False(t, k.begins(stored[:k.len()-1]), "the last one in a chunk")
 		}
 	}
 }
@@ -33,7 +48,7 @@ func TestKeyOf64BytesIsTheIdAndOf65ItsDigest(t *testing.T) {
 	require.Contains(t, string(k.bytes()), strings.Repeat("a", 64))
 	k.set(seed, IDAt(strings.Repeat("a", 32), strings.Repeat("b", 32)), IDAndDestination)
 	require.Contains(t, string(k.bytes()), strings.Repeat("a", 32)+strings.Repeat("b", 32))
-	require.EqualValues(t, maxKey, k.n)
+	require.Equal(t, maxKey, k.len())
 	for id, form := range map[Identity]int{
 		ID(strings.Repeat("a", 65)):                            formDigest,
 		IDAt(strings.Repeat("a", 32), strings.Repeat("b", 33)): formPairDigest,
@@ -41,8 +56,8 @@ func TestKeyOf64BytesIsTheIdAndOf65ItsDigest(t *testing.T) {
 		IDAt("a", strings.Repeat("b", 64)):                     formPairDigest,
 	} {
 		k.set(seed, id, IDAndDestination)
-		require.EqualValues(t, form, k.buf[0], "marked as such")
-		require.EqualValues(t, 33, k.n)
+		require.EqualValues(t, form, k.head, "marked as such")
+		require.Equal(t, 33, k.len())
 		require.NotContains(t, string(k.bytes()), "aaa")
 		require.NotContains(t, string(k.bytes()), "bbb")
 	}
@@ -57,7 +72,7 @@ func TestKeyHashIsThatOfTheStoredKey(t *testing.T) {
 		for _, dest := range []int{0, 1, n / 2, n - 1} {
 			var k key
 			k.set(seed, IDAt(strings.Repeat("a", n-dest), strings.Repeat("b", dest)), IDAndDestination)
-			stored := append(append([]byte{}, k.bytes()...), "what follows it"...)
+			stored := append(k.bytes(), "what follows it"...)
 			require.Equal(t, k.hash, hashOf(seed, stored))
 			stored[0] |= rejectedBit
 			require.Equal(t, k.hash, hashOf(seed, stored), "rejected")
@@ -85,21 +100,15 @@ func TestKeyHashesDiffer(t *testing.T) {
 
 func TestKeyHashIsNeverZero(t *testing.T) {
 	// 0 is the hash of claims this package did not give.
-	var k key
-	k.setHash(0)
-	require.NotZero(t, k.hash)
-	k.setHash(7)
-	require.EqualValues(t, 7, k.hash)
+	require.NotZero(t, notZero(0))
+	require.EqualValues(t, 7, notZero(7))
 }
 
-func TestKeyCopyIsTheSame(t *testing.T) {
-	seed := maphash.MakeSeed()
-	var a, b key
-	b.set(seed, ID(strings.Repeat("x", 60)), IDAndDestination)
-	a.set(seed, ID("short"), IDAndDestination)
-	b.copy(&a)
-	assert.Equal(t, a.bytes(), b.bytes())
-	assert.Equal(t, a.hash, b.hash)
+func TestKeyOfAnIdAloneCopiesNothing(t *testing.T) {
+	id := strings.Repeat("x", maxInline)
+	var k key
+	k.set(maphash.MakeSeed(), ID(id), IDAndDestination)
+	require.Same(t, unsafe.StringData(id), unsafe.StringData(k.rest))
 }
 
 func TestKeyDigestLeavesTheCallersBytesAlone(t *testing.T) {

@@ -228,8 +228,9 @@ func (sh *shard) takeOut(i, place int) {
 // when the claim was begun, so only a late Complete can have made it terminal
 // since; but that may be so long ago that it is forgotten again.
 func (sh *shard) remember(now *moment, f *flight, v verb) (ok bool) {
-	known := f.overtaken && sh.state(&f.key) == Completed
-	if !known && !sh.store(now, &f.key, v) {
+	k := f.key()
+	known := f.overtaken && sh.state(&k) == Completed
+	if !known && !sh.store(now, &k, v) {
 		return false
 	}
 	sh.count(v)
@@ -276,8 +277,8 @@ func (sh *shard) settleLate(now *moment, c *Claim, v verb) (ok bool) {
 // completeLate looks at the id's own memory. If that was reused we don't know the
 // id any more.
 func (sh *shard) completeLate(now *moment, c *Claim) (ok bool) {
-	var k key
-	k.set(sh.g.seed, c.id, sh.g.identity)
+	var room keyRoom
+	k := keyOf(sh.g.seed, c.id, sh.g.identity, &room)
 	return k.hash != c.hash || sh.overtake(now, &k)
 }
 
