@@ -75,15 +75,18 @@ func (r *result) percentile(p int) time.Duration {
 	return r.latencies[(len(r.latencies)-1)*p/100]
 }
 
-// load is what an endpoint does in its transaction.
+// load is what an endpoint does in its transaction, and how far away the server is:
+// how long a message takes there and back.
 type load struct {
 	name string
 	work func(ctx context.Context, tx pgx.Tx) (id int64, err error)
+	away time.Duration
 }
 
 var loads = []load{
-	{"A payment: an UPDATE of the account, an INSERT of the payment, an INSERT into an outbox.", transfer},
-	{"The least there is: one INSERT.", insert},
+	{"A payment: an UPDATE of the account, an INSERT of the payment, an INSERT into an outbox.", transfer, 0},
+	{"The least there is: one INSERT.", insert, 0},
+	{"A payment, with PostgreSQL a millisecond away, there and back.", transfer, time.Millisecond},
 }
 
 func open(ctx context.Context, l load) (*bench, error) {
@@ -96,6 +99,9 @@ func open(ctx context.Context, l load) (*bench, error) {
 		return nil, err
 	}
 	cfg.MaxConns, cfg.MinConns = maxConns, maxConns
+	if l.away > 0 {
+		cfg.ConnConfig.DialFunc = dialFar(l.away)
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, err
