@@ -70,7 +70,7 @@ func TestMemoryOfAGuardThatIsHardlyUsed(t *testing.T) {
 }
 
 func TestMemoryPerTrackedIdAtTheCeiling(t *testing.T) {
-	for _, m := range []int{1000, 2048, 4000, 10_000, few(100_000)} {
+	for _, m := range []int{1000, 1024, 2048, 4000, 10_000, few(100_000)} {
 		t.Run(fmt.Sprintf("maxTracked=%d", m), func(t *testing.T) {
 			guards := max(1, 20_000/m)
 			bytes, objects := heapOf(func() []*Generational {
