@@ -78,6 +78,7 @@ fmt: ## check that gofmt has nothing to say
 vet: ## go vet, every module
 	go vet work
 	go vet -tags invariants ./...
+	go vet -tags invariants,purego . # as make invariants builds it
 	GOARCH=arm64 go vet . # whose assembly is its own
 
 .PHONY: lint
