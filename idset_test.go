@@ -342,6 +342,20 @@ func TestFlightsTellABrokenIndex(t *testing.T) {
 	require.Error(t, f.check(), "one too many")
 }
 
+func TestFlightsTellAnIndexThatRestsAndIsNotEmpty(t *testing.T) {
+	f := flightsOf(20)
+	for f.len() > 0 {
+		f.remove(0)
+	}
+	require.NoError(t, f.check())
+	for slot := range f.index.tags { // the copies, too
+		f.index.tags[slot] = 1
+		require.Error(t, f.check(), "slot %d", slot)
+		f.index.tags[slot] = 0
+	}
+	require.NoError(t, f.check())
+}
+
 func TestFlightsReuseTheirPlaces(t *testing.T) {
 	seed := maphash.MakeSeed()
 	var f flights

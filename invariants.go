@@ -145,10 +145,7 @@ func (s *idset) check() error {
 // and no more.
 func (f *flights) check() error {
 	if !f.indexed() {
-		if len(f.slab) > fewFlights {
-			return fmt.Errorf("%d flights without an index", len(f.slab))
-		}
-		return nil
+		return f.checkResting()
 	}
 	for place := range f.slab {
 		if f.slotOf(place) < 0 {
@@ -159,6 +156,24 @@ func (f *flights) check() error {
 		return fmt.Errorf("%d places are known, not %d", f.index.n, len(f.slab))
 	}
 	return f.index.check(f.hashOf)
+}
+
+// checkResting says whether there are too many flights to do without an index, and
+// whether one that waits for them is empty: a tag left behind would stand for a
+// flight that has ended.
+func (f *flights) checkResting() error {
+	if len(f.slab) > fewFlights {
+		return fmt.Errorf("%d flights without an index", len(f.slab))
+	}
+	if f.index == nil {
+		return nil
+	}
+	for slot, tag := range f.index.tags {
+		if tag != 0 {
+			return fmt.Errorf("an index that rests has tag %x in slot %d", tag, slot)
+		}
+	}
+	return nil
 }
 
 // check says whether every reference is found from its home, and the tags are
