@@ -19,8 +19,7 @@ type idsetRig struct {
 	known map[Identity]State
 }
 
-func newIdsetRig() *idsetRig {
-	seed := maphash.MakeSeed()
+func newIdsetRig(seed maphash.Seed) *idsetRig {
 	return &idsetRig{set: idset{seed: seed}, seed: seed, known: map[Identity]State{}}
 }
 
@@ -57,9 +56,10 @@ func someId(rnd *rand.Rand) Identity {
 }
 
 func TestIdsetAgainstTheBuiltInMap(t *testing.T) {
-	for seed := range 8 {
-		rnd := rand.New(rand.NewPCG(uint64(seed), 1))
-		r := newIdsetRig()
+	seed := maphash.MakeSeed()
+	for run := range 8 {
+		rnd := rand.New(rand.NewPCG(uint64(run), 1))
+		r := newIdsetRig(seed)
 		for step := range 3000 {
 			id := someId(rnd)
 			k := r.key(id)
@@ -91,7 +91,7 @@ func TestIdsetAgainstTheBuiltInMap(t *testing.T) {
 }
 
 func TestIdsetCompactsWhatIsRemoved(t *testing.T) {
-	r := newIdsetRig()
+	r := newIdsetRig(maphash.MakeSeed())
 	keep := r.key(ID("kept"))
 	r.set.add(&keep, Rejected)
 	for i := range few(100_000) {
@@ -105,8 +105,8 @@ func TestIdsetCompactsWhatIsRemoved(t *testing.T) {
 }
 
 func TestIdsetReusesItsStorage(t *testing.T) {
-	var sets [2]*idsetRig
-	sets[0], sets[1] = newIdsetRig(), newIdsetRig()
+	seed := maphash.MakeSeed()
+	sets := [2]*idsetRig{newIdsetRig(seed), newIdsetRig(seed)}
 	fill := func(r *idsetRig) {
 		for i := range 2000 {
 			k := r.key(ids50k[i])
@@ -206,53 +206,8 @@ func TestArenaStartsSmallAndGivesBack(t *testing.T) {
 	require.Empty(t, a.chunks, "nor kept for a life that was none")
 }
 
-func TestFlightsAgainstTheBuiltInMap(t *testing.T) {
-	seed := maphash.MakeSeed()
-	for run := range 6 {
-		rnd := rand.New(rand.NewPCG(uint64(run), 2))
-		var f flights
-		known := map[Identity]uint64{}
-		token, most := uint64(0), 0
-		for range 3000 {
-			id := someId(rnd)
-			var k key
-			k.set(seed, id, IDAndDestination)
-			slot := f.find(&k)
-			if tok, ok := known[id]; ok {
-				require.GreaterOrEqual(t, slot, 0)
-				require.Equal(t, slot, f.findClaim(&Claim{token: tok, hash: k.hash}))
-				require.Negative(t, f.findClaim(&Claim{token: tok + 1, hash: k.hash}))
-				require.Equal(t, tok, f.at(slot).token)
-				require.Equal(t, k.bytes(), f.at(slot).stored[:k.len()])
-				f.remove(slot)
-				delete(known, id)
-			} else {
-				require.Negative(t, slot)
-				token += 2
-				f.add(&k, token)
-				require.False(t, f.at(f.find(&k)).overtaken)
-				if rnd.IntN(4) == 0 {
-					f.at(f.find(&k)).overtaken = true
-				}
-				known[id] = token
-			}
-			require.Equal(t, len(known), f.len())
-			most = max(most, f.len())
-			require.Equal(t, f.index != nil, most > fewFlights)
-		}
-		require.NoError(t, f.check())
-		tokens := map[uint64]bool{}
-		f.each(func(fl *flight) { tokens[fl.token] = true })
-		require.Len(t, tokens, len(known))
-		f.recycle(&flights{})
-		require.Zero(t, f.len())
-		require.NoError(t, f.check())
-	}
-}
-
 // flightsOf returns a set with n flights.
-func flightsOf(n int) *flights {
-	seed := maphash.MakeSeed()
+func flightsOf(seed maphash.Seed, n int) *flights {
 	var f flights
 	for i := range n {
 		var k key
@@ -263,6 +218,7 @@ func flightsOf(n int) *flights {
 }
 
 func TestFlightsGiveBackAfterAPeak(t *testing.T) {
+	seed := maphash.MakeSeed()
 	for _, c := range []struct {
 		had, like     int
 		slab, indexed bool // after
@@ -277,22 +233,23 @@ func TestFlightsGiveBackAfterAPeak(t *testing.T) {
 		{fewFlights, 1, false, false},
 		{keptFlights, 0, true, false},
 	} {
-		f := flightsOf(c.had)
-		f.recycle(flightsOf(c.like))
+		f := flightsOf(seed, c.had)
+		f.recycle(flightsOf(seed, c.like))
 		require.Zero(t, f.len())
 		require.Equal(t, c.indexed, f.index != nil, "%+v", c)
 		require.True(t, f.index == nil || len(f.index.refs) <= max(keptSlots, 4*c.like), "%+v", c)
 		require.Equal(t, c.slab, cap(f.slab) > 0, "%+v", c)
 		require.NoError(t, f.check())
 	}
-	f := flightsOf(1000)
+	f := flightsOf(seed, 1000)
 	f.recycle(nil)
 	require.Nil(t, f.index)
 	require.Nil(t, f.slab)
 }
 
 func TestFlightsUseTheIndexFromManyUntilThereAreNone(t *testing.T) {
-	f := flightsOf(fewFlights + 1)
+	seed := maphash.MakeSeed()
+	f := flightsOf(seed, fewFlights+1)
 	for f.len() > 0 {
 		require.True(t, f.indexed())
 		f.remove(f.len() / 2)
@@ -303,7 +260,7 @@ func TestFlightsUseTheIndexFromManyUntilThereAreNone(t *testing.T) {
 	for i := range fewFlights + 1 {
 		require.False(t, f.indexed())
 		var k key
-		k.set(maphash.MakeSeed(), ids50k[i], IDAndDestination)
+		k.set(seed, ids50k[i], IDAndDestination)
 		f.add(&k, uint64(i+1))
 		require.Equal(t, i, f.find(&k))
 	}
@@ -313,8 +270,9 @@ func TestFlightsUseTheIndexFromManyUntilThereAreNone(t *testing.T) {
 }
 
 func TestFlightsKnowAClaimByTokenAndHash(t *testing.T) {
+	seed := maphash.MakeSeed()
 	for _, n := range []int{fewFlights, fewFlights + 1} {
-		f := flightsOf(n)
+		f := flightsOf(seed, n)
 		last := f.at(n - 1)
 		require.Equal(t, n-1, f.findClaim(&Claim{token: last.token, hash: last.hash}))
 		require.Negative(t, f.findClaim(&Claim{token: last.token, hash: last.hash ^ 1}))
@@ -323,6 +281,7 @@ func TestFlightsKnowAClaimByTokenAndHash(t *testing.T) {
 }
 
 func TestFlightsTellABrokenIndex(t *testing.T) {
+	seed := maphash.MakeSeed()
 	for name, spoil := range map[string]func(*flights){
 		"no index":      func(f *flights) { f.index = nil },
 		"another place": func(f *flights) { f.index.refs[f.slotOf(3)]++ },
@@ -332,18 +291,18 @@ func TestFlightsTellABrokenIndex(t *testing.T) {
 		"a count":       func(f *flights) { f.index.n++ },
 		"a tag's copy":  func(f *flights) { f.index.tags[len(f.index.refs)] ^= 1 },
 	} {
-		f := flightsOf(20)
+		f := flightsOf(seed, 20)
 		require.NoError(t, f.check())
 		spoil(f)
 		require.Error(t, f.check(), name)
 	}
-	f := flightsOf(20)
+	f := flightsOf(seed, 20)
 	f.slab = f.slab[:19]
 	require.Error(t, f.check(), "one too many")
 }
 
 func TestFlightsTellAnIndexThatRestsAndIsNotEmpty(t *testing.T) {
-	f := flightsOf(20)
+	f := flightsOf(maphash.MakeSeed(), 20)
 	for f.len() > 0 {
 		f.remove(0)
 	}
