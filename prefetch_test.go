@@ -32,11 +32,12 @@ func TestExpectAtEverySizeOfASet(t *testing.T) {
 }
 
 func TestExpectAtEverySizeOfASlab(t *testing.T) {
+	seed := maphash.MakeSeed()
 	var f flights
 	for range 2 * fewFlights {
 		f.expect()
 		var k key
-		k.set(maphash.MakeSeed(), number(f.len()), IDAndDestination)
+		k.set(seed, number(f.len()), IDAndDestination)
 		f.add(&k, uint64(f.len()))
 	}
 	f.recycle(nil)
