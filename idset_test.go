@@ -299,6 +299,9 @@ func TestFlightsTellABrokenIndex(t *testing.T) {
 	f := flightsOf(seed, 20)
 	f.slab = f.slab[:19]
 	require.Error(t, f.check(), "one too many")
+	f = flightsOf(seed, fewFlights+1)
+	f.index = nil
+	require.Error(t, f.check(), "just too many to have no index")
 }
 
 func TestFlightsTellAnIndexThatRestsAndIsNotEmpty(t *testing.T) {
