@@ -1,6 +1,7 @@
 package idem
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -89,4 +90,88 @@ func TestArenaReusesTheChunksItKept(t *testing.T) {
 			}
 		}
 	}
+}
+
+// put copies b into the arena.
+func (a *arena) put(b []byte) uint32 {
+	ref, room := a.reserve(len(b))
+	copy(room, b)
+	return ref
+}
+
+func TestArenaTellsWhatWasPut(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	var a arena
+	for life := range 4 {
+		var refs []uint32
+		var put [][]byte
+		total := 0
+		for range 1 + rnd.IntN(3000) {
+			b := make([]byte, 1+rnd.IntN(maxKey))
+			for i := range b {
+				b[i] = byte(rnd.Uint32())
+			}
+			refs, put = append(refs, a.put(b)), append(put, b)
+			total += len(b)
+		}
+		for i := range refs {
+			require.True(t, bytes.HasPrefix(a.at(refs[i]), put[i]), "life %d, entry %d", life, i)
+		}
+		require.Equal(t, total, a.bytes)
+		require.LessOrEqual(t, cap(a.tail), chunkSize)
+		a.recycle(rnd.IntN(3 * chunkSize))
+		require.Zero(t, a.used)
+	}
+}
+
+func TestArenaStartsSmallAndGivesBack(t *testing.T) {
+	var a arena
+	a.put([]byte("x"))
+	a.put(make([]byte, firstChunk-1))
+	require.Equal(t, firstChunk, cap(a.chunks[0]), "full, and no fuller")
+	for size := 2 * firstChunk; size < chunkSize; size *= 2 {
+		a.put(make([]byte, 1))
+		require.Equal(t, size, cap(a.chunks[0]))
+		a.put(make([]byte, size/2-1))
+	}
+	var starts []int
+	for range 500 {
+		a.put(make([]byte, maxKey))
+		if a.used > 1+len(starts) {
+			require.Equal(t, chunkSize, cap(a.chunks[a.used-2]), "the one before has grown to a whole one")
+			starts = append(starts, cap(a.tail))
+		}
+	}
+	require.Equal(t, []int{1024, 2048, 3072, chunkSize}, starts[:4], "a quarter of what there is")
+	for range 600 {
+		a.put(make([]byte, maxKey))
+	}
+	chunks := len(a.chunks)
+	require.Greater(t, chunks, 10)
+	a.recycle(a.size())
+	require.Len(t, a.chunks, chunks, "kept for a life as large")
+	require.Zero(t, a.size())
+	a.recycle(chunks * chunkSize / 2)
+	require.Len(t, a.chunks, chunks, "or half as large")
+	for _, c := range []struct{ size, chunks int }{
+		{2 * chunkSize, 4}, // and room for a small one, of which there is none
+		{chunkSize - firstChunk, 2},
+		{chunkSize - firstChunk - 1, 1},
+		{chunkSize/2 - firstChunk, 1},
+		{chunkSize/2 - firstChunk - 1, 0},
+	} {
+		a.recycle(c.size)
+		require.Len(t, a.chunks, c.chunks, "twice of %d", c.size)
+		require.Equal(t, c.chunks, cap(a.chunks), "nor does the list of them hold the others")
+	}
+	a.put([]byte("x"))
+	require.Equal(t, firstChunk, a.size())
+	a.recycle(0)
+	require.Len(t, a.chunks, 1, "too little to give back")
+	for range 100 {
+		a.put(make([]byte, maxKey))
+	}
+	require.Equal(t, chunkSize+cap(a.chunks[1]), a.size())
+	a.recycle(0)
+	require.Empty(t, a.chunks, "nor kept for a life that was none")
 }

@@ -140,3 +140,149 @@ func TestFlightsAgainstTheBuiltInMap(t *testing.T) {
 		}
 	}
 }
+
+// flightsOf returns a set with n flights.
+func flightsOf(seed maphash.Seed, n int) *flights {
+	var f flights
+	for i := range n {
+		var k key
+		k.set(seed, ids50k[i], IDAndDestination)
+		f.add(&k, uint64(i+1))
+	}
+	return &f
+}
+
+func TestFlightsGiveBackAfterAPeak(t *testing.T) {
+	seed := maphash.MakeSeed()
+	for _, c := range []struct {
+		had, like     int
+		slab, indexed bool // after
+	}{
+		{1000, 0, false, false},
+		{1000, 200, false, false},
+		{1000, 1000, true, true},
+		{100, 40, true, true},                    // though the index is made anew
+		{fewFlights + 1, fewFlights, true, true}, // else a steady state of nine would make one again and again
+		{fewFlights + 1, 1, false, false},
+		{fewFlights, 2, true, false}, // a slab for eight is not much more than two need
+		{fewFlights, 1, false, false},
+		{keptFlights, 0, true, false},
+	} {
+		f := flightsOf(seed, c.had)
+		f.recycle(flightsOf(seed, c.like))
+		require.Zero(t, f.len())
+		require.Equal(t, c.indexed, f.index != nil, "%+v", c)
+		require.True(t, f.index == nil || len(f.index.refs) <= max(keptSlots, 4*c.like), "%+v", c)
+		require.Equal(t, c.slab, cap(f.slab) > 0, "%+v", c)
+		require.NoError(t, f.check())
+	}
+	f := flightsOf(seed, 1000)
+	f.recycle(nil)
+	require.Nil(t, f.index)
+	require.Nil(t, f.slab)
+}
+
+func TestFlightsUseTheIndexFromManyUntilThereAreNone(t *testing.T) {
+	seed := maphash.MakeSeed()
+	f := flightsOf(seed, fewFlights+1)
+	for f.len() > 0 {
+		require.True(t, f.indexed())
+		f.remove(f.len() / 2)
+		require.NoError(t, f.check())
+	}
+	require.False(t, f.indexed())
+	index := f.index
+	for i := range fewFlights + 1 {
+		require.False(t, f.indexed())
+		var k key
+		k.set(seed, ids50k[i], IDAndDestination)
+		f.add(&k, uint64(i+1))
+		require.Equal(t, i, f.find(&k))
+	}
+	require.True(t, f.indexed())
+	require.Same(t, index, f.index, "used again")
+	require.NoError(t, f.check())
+}
+
+func TestFlightsKnowAClaimByTokenAndHash(t *testing.T) {
+	seed := maphash.MakeSeed()
+	for _, n := range []int{fewFlights, fewFlights + 1} {
+		f := flightsOf(seed, n)
+		last := f.at(n - 1)
+		require.Equal(t, n-1, f.findClaim(&Claim{token: last.token, hash: last.hash}))
+		require.Negative(t, f.findClaim(&Claim{token: last.token, hash: last.hash ^ 1}))
+		require.Negative(t, f.findClaim(&Claim{token: last.token + 1, hash: last.hash}))
+	}
+}
+
+func TestFlightsTellABrokenIndex(t *testing.T) {
+	seed := maphash.MakeSeed()
+	for name, spoil := range map[string]func(*flights){
+		"no index":      func(f *flights) { f.index = nil },
+		"another place": func(f *flights) { f.index.refs[f.slotOf(3)]++ },
+		"too few":       func(f *flights) { f.index.remove(f.slotOf(3), f.hashOf) },
+		"one twice":     func(f *flights) { f.index.insert(f.hashOf(3), 3, f.hashOf) },
+		"a tag":         func(f *flights) { f.index.setTag(f.slotOf(3), 0) },
+		"a count":       func(f *flights) { f.index.n++ },
+		"a tag's copy":  func(f *flights) { f.index.tags[len(f.index.refs)] ^= 1 },
+	} {
+		f := flightsOf(seed, 20)
+		require.NoError(t, f.check())
+		spoil(f)
+		require.Error(t, f.check(), name)
+	}
+	f := flightsOf(seed, 20)
+	f.slab = f.slab[:19]
+	require.Error(t, f.check(), "one too many")
+	f = flightsOf(seed, fewFlights+1)
+	f.index = nil
+	require.Error(t, f.check(), "just too many to have no index")
+}
+
+func TestFlightsTellAnIndexThatRestsAndIsNotEmpty(t *testing.T) {
+	f := flightsOf(maphash.MakeSeed(), 20)
+	for f.len() > 0 {
+		f.remove(0)
+	}
+	require.NoError(t, f.check())
+	for slot := range f.index.tags { // the copies, too
+		f.index.tags[slot] = 1
+		require.Error(t, f.check(), "slot %d", slot)
+		f.index.tags[slot] = 0
+	}
+	require.NoError(t, f.check())
+}
+
+func TestFlightsReuseTheirPlaces(t *testing.T) {
+	seed := maphash.MakeSeed()
+	var f flights
+	var k key
+	for i := range 10_000 {
+		k.set(seed, ids50k[i], IDAndDestination)
+		f.add(&k, uint64(i+1))
+		if i%2 == 1 {
+			f.remove(f.find(&k))
+			k.set(seed, ids50k[i-1], IDAndDestination)
+			f.remove(f.find(&k))
+		}
+	}
+	require.LessOrEqual(t, cap(f.slab), 2)
+	require.Nil(t, f.index)
+}
+
+func TestLapsedKnowsTheYoungestAndEachOnce(t *testing.T) {
+	l := lapsed{half: 10}
+	for i := range 100 {
+		l.add(&flight{hash: uint64(i) + 1000, token: uint64(i)})
+		require.LessOrEqual(t, l.len(), 20)
+	}
+	claim := func(i int) *Claim { return &Claim{token: uint64(i), hash: uint64(i) + 1000} }
+	require.False(t, l.has(claim(79)))
+	for i := 80; i < 100; i++ {
+		require.False(t, l.has(&Claim{token: uint64(i), hash: 1}), "another id's hash")
+		require.True(t, l.has(claim(i)))
+		l.drop(claim(i))
+		require.False(t, l.has(claim(i)))
+	}
+	require.Zero(t, l.len())
+}
