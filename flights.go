@@ -82,11 +82,19 @@ func (f *flights) hashOf(place uint32) uint64 { return f.slab[place].hash }
 
 // expect gets ready what the next flight is written to.
 func (f *flights) expect() {
-	if n := len(f.slab); n < cap(f.slab) {
-		next := &f.slab[:n+1][n]
-		last := unsafe.Pointer(&next.stored[maxKey-1])
-		prefetch(unsafe.Pointer(next), last, last)
+	first, last := f.next()
+	prefetch(first, last, last)
+}
+
+// next returns the first byte of the next flight and the last one of its key; nil if
+// the slab is full.
+func (f *flights) next() (first, last unsafe.Pointer) {
+	n := len(f.slab)
+	if n == cap(f.slab) {
+		return nil, nil
 	}
+	next := &f.slab[:n+1][n]
+	return unsafe.Pointer(next), unsafe.Pointer(&next.stored[maxKey-1])
 }
 
 // add stores a flight for k, which must have none here.

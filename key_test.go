@@ -66,6 +66,21 @@ func TestKeyOf64BytesIsTheIdAndOf65ItsDigest(t *testing.T) {
 	require.Equal(t, "\x01a", string(k.bytes()))
 }
 
+func TestKeyThatAnotherBeginsWithIsAnother(t *testing.T) {
+	seed := maphash.MakeSeed()
+	for _, pair := range [][2]Identity{
+		{ID("a"), ID("ab")},
+		{IDAt("ab", "c"), IDAt("ab", "cd")},
+		{IDAt("ab", "c"), IDAt("a", "bc")},
+	} {
+		var short, long key
+		short.set(seed, pair[0], IDAndDestination)
+		long.set(seed, pair[1], IDAndDestination)
+		require.False(t, short.begins(long.bytes()))
+		require.False(t, long.begins(append(short.bytes(), "d and more"...)))
+	}
+}
+
 func TestKeyHashIsThatOfTheStoredKey(t *testing.T) {
 	seed := maphash.MakeSeed()
 	for n := 1; n < 140; n++ {

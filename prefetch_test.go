@@ -64,3 +64,23 @@ func TestExpectAsksForWhatIsWritten(t *testing.T) {
 		}
 	}
 }
+
+func TestExpectAsksForTheFlightThatIsWritten(t *testing.T) {
+	seed := maphash.MakeSeed()
+	var f flights
+	for i := range 8 * fewFlights {
+		first, last := f.next()
+		require.Equal(t, f.len() < cap(f.slab), first != nil)
+		require.Equal(t, first != nil, last != nil)
+		k := keyOf(seed, number(i), IDAndDestination, new(keyRoom))
+		f.add(&k, uint64(i+1))
+		if first != nil {
+			added := f.at(f.find(&k))
+			require.Equal(t, unsafe.Pointer(added), first)
+			require.Equal(t, unsafe.Pointer(&added.stored[maxKey-1]), last)
+		}
+		if i%3 == 0 {
+			f.remove(i % f.len())
+		}
+	}
+}
