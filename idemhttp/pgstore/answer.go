@@ -32,13 +32,25 @@ func (q *request) answer(ctx context.Context, st *txState, buf *httpbuf.Buffer, 
 // answerCommitted: from here on nothing is a lost race any more. What fails is
 // reported; the claim stays answered and a repeat is replayed.
 func (q *request) answerCommitted(ctx context.Context, st *txState, buf *httpbuf.Buffer) {
-	err := st.finish(ctx, true)
-	q.Observe(idemhttp.Event{Kind: idemhttp.EventRan, Status: buf.Status(), Unguarded: !q.Guarded, Err: err})
+	err := errPanicked
+	defer func() {
+		if errors.Is(err, errPanicked) {
+			q.observeRan(buf, err)
+		}
+	}()
+	err = st.finish(ctx, true)
+	q.observeRan(buf, err)
 	if err != nil {
 		q.Fail(err)
 		return
 	}
 	q.send(buf)
+}
+
+var errPanicked = errors.New("idem: a function given to AfterCommit panicked")
+
+func (q *request) observeRan(buf *httpbuf.Buffer, err error) {
+	q.Observe(idemhttp.Event{Kind: idemhttp.EventRan, Status: buf.Status(), Unguarded: !q.Guarded, Err: err})
 }
 
 func (q *request) answerUndone(buf *httpbuf.Buffer, err error) {

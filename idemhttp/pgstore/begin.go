@@ -19,7 +19,7 @@ import (
 // Where ctx carries a managed transaction on pool (InTx, Inbox.Do), it returns a
 // savepoint in that one, which is its to commit.
 func Begin(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, error) {
-	if st := stateFrom(ctx); st != nil && st.pool == pool {
+	if st := current(ctx, pool); st != nil {
 		return st.ses.tx.Begin(ctx)
 	}
 	tx, err := pool.Begin(ctx)

@@ -54,10 +54,29 @@ func (st *txState) underWay() bool {
 	return !st.over
 }
 
+func (st *txState) isCommitted() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.committed
+}
+
+// current is the innermost transaction that ctx is inside of, on pool if that isn't
+// nil. One that has been committed counts no more: who goes on after it works by
+// himself. One that was rolled back counts, and refuses him.
+func current(ctx context.Context, pool *pgxpool.Pool) *txState {
+	for st := stateFrom(ctx); st != nil; st = st.outer {
+		if (pool == nil || st.pool == pool) && !st.isCommitted() {
+			return st
+		}
+	}
+	return nil
+}
+
 // Tx returns the transaction of the request or message that ctx belongs to:
-// under InTx, InTxMiddleware and Inbox.Do. Elsewhere ok is false.
+// under InTx, InTxMiddleware and Inbox.Do. Elsewhere, and after the commit, ok is
+// false.
 func Tx(ctx context.Context) (tx pgx.Tx, ok bool) {
-	st := stateFrom(ctx)
+	st := current(ctx, nil)
 	if st == nil {
 		return nil, false
 	}
@@ -69,10 +88,12 @@ func Tx(ctx context.Context) (tx pgx.Tx, ok bool) {
 // InTxMiddleware returns an error. The first error counts; nil counts for
 // nothing, and so does a call from outside of such a request.
 func Fail(ctx context.Context, err error) {
-	st := stateFrom(ctx)
-	if st == nil || err == nil {
-		return
+	if st := stateFrom(ctx); st != nil {
+		st.fail(err)
 	}
+}
+
+func (st *txState) fail(err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.failure == nil {
@@ -107,11 +128,11 @@ type DBTX interface {
 	CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource) (int64, error)
 }
 
-// DB returns the transaction that ctx carries, if it is one on pool, and pool
-// itself elsewhere: a repository that asks for it at each call takes part in the
-// transaction of whoever calls it, and stays as it is.
+// DB returns the innermost transaction on pool that ctx carries, and pool itself
+// elsewhere and after the commit: a repository that asks for it at each call takes
+// part in the transaction of whoever calls it, and stays as it is.
 func DB(ctx context.Context, pool *pgxpool.Pool) DBTX {
-	if st := stateFrom(ctx); st != nil && st.pool == pool {
+	if st := current(ctx, pool); st != nil {
 		return st.ses.tx
 	}
 	return pool
@@ -159,8 +180,14 @@ func (st *txState) finish(ctx context.Context, isCommitted bool) (err error) {
 	if !isCommitted {
 		return nil
 	}
-	for _, fn := range after {
-		err = errors.Join(err, fn(context.WithoutCancel(ctx)))
+	return runAll(context.WithoutCancel(ctx), after)
+}
+
+// runAll runs all of fns, one after the other, also when one of them panics.
+func runAll(ctx context.Context, fns []func(context.Context) error) (err error) {
+	if len(fns) == 0 {
+		return nil
 	}
-	return err
+	defer func() { err = errors.Join(err, runAll(ctx, fns[1:])) }()
+	return fns[0](ctx)
 }

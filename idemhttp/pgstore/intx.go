@@ -26,6 +26,8 @@ type TxFunc func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error
 // was written. It is returned by a TxFunc, or given to Fail.
 var ErrRollback = errors.New("idem: roll back and send the answer")
 
+var errNestedRollback = errors.New("idem: an endpoint inside this one had the transaction rolled back, and wrote no answer")
+
 var errNotKept = errors.New("idem: an answer with this status isn't kept")
 
 // InTx runs fn in a transaction, and writes the claim with its answer in the
@@ -73,21 +75,32 @@ func (e *Endpoint) InTxMiddleware(next http.Handler) http.Handler {
 	})
 }
 
-// outer is an endpoint further out that works on the same pool with claims in
-// the same store, nil where there is none.
+// outer is an endpoint further out whose transaction is under way, on the same pool
+// and with claims in the same store; nil where there is none.
 func (e *Endpoint) outer(ctx context.Context) *txState {
-	st := stateFrom(ctx)
-	if st == nil || st.store != e.store || st.pool != e.pool {
-		return nil
+	for st := stateFrom(ctx); st != nil; st = st.outer {
+		if st.store == e.store && st.pool == e.pool && st.underWay() {
+			return st
+		}
 	}
-	return st
+	return nil
 }
 
 // join runs fn in the transaction of an outer endpoint, which is its to commit.
 // A request that is to be claimed joins only where the outer one has a claim: in
 // a transaction without one nothing would keep it from running again.
 func (e *Endpoint) join(w http.ResponseWriter, r *http.Request, outer *txState, fn TxFunc) {
-	Fail(r.Context(), fn(w, r, outer.ses.tx))
+	err := fn(w, r, outer.ses.tx)
+	if errors.Is(err, ErrRollback) && !hasAnswer(w) {
+		err = errNestedRollback // the outer one's answer would go out
+	}
+	outer.fail(err)
+}
+
+// hasAnswer reports whether a status was written to the outer endpoint's buffer.
+func hasAnswer(w http.ResponseWriter) bool {
+	buf, ok := w.(*httpbuf.Buffer)
+	return ok && buf.Wrote()
 }
 
 // request is one request on its way through InTx.

@@ -42,6 +42,15 @@ func encodeQuery(ctx context.Context, conn *pgx.Conn, sql string, args []any) (*
 }
 
 // prefetchError is the first error of the prefetched queries.
+// endedByPrefetch is an error where a query ended the transaction: the endpoint would
+// work outside of it.
+func (ses *session) endedByPrefetch() error {
+	if outside(ses.conn.Conn()) {
+		return fmt.Errorf("%w: WithPrefetch", errEndedInside)
+	}
+	return nil
+}
+
 func prefetchError(fetched []*query) error {
 	for i, q := range fetched {
 		if q.err != nil {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -27,21 +28,17 @@ func (ses *session) rollback(ctx context.Context, why error, look bool) end {
 	ctx, cancel := detach(ctx)
 	defer cancel()
 	if unusable := ses.close(); unusable != nil {
-		if !look {
-			ses.release()
-			return end{ending: undone, err: why}
-		}
-		return ses.elsewhere(ctx, why, undone)
+		return ses.elsewhere(ctx, why, undone, look)
 	}
 	fate, lookup, err := ses.sendRollback(ctx, look && ses.plan.claim != nil)
 	switch {
 	case err != nil:
-		return ses.elsewhere(ctx, why, undone)
-	case ses.committedInside(fate):
+		return ses.elsewhere(ctx, why, undone, look)
+	case isFate(fate, "committed"):
 		return ses.keepFromRunningAgain(ctx, why)
 	}
 	if lookup, err = ses.lookAgain(ctx, lookup); err != nil {
-		return ses.elsewhere(ctx, why, undone)
+		return ses.elsewhere(ctx, why, undone, look)
 	}
 	ses.release()
 	if lookup == nil {
@@ -78,45 +75,69 @@ func (ses *session) lookAgain(ctx context.Context, lookup *query) (*query, error
 	return lookup, nil
 }
 
-// committedInside reports whether the transaction was committed by a statement
-// of the endpoint's.
-func (ses *session) committedInside(fate *query) bool {
-	return fate.err == nil && len(fate.rows) == 1 && string(fate.rows[0][0]) == "committed"
+// isFate reports whether that is what became of the transaction.
+func isFate(fate *query, what string) bool {
+	return fate.err == nil && len(fate.rows) == 1 && string(fate.rows[0][0]) == what
 }
 
 // keepFromRunningAgain claims work that the endpoint committed behind our back,
-// without an answer, on the same connection.
+// without an answer. It takes another connection: who knows what role, settings and
+// transaction the endpoint has left on its own, which nobody gets any more.
 func (ses *session) keepFromRunningAgain(ctx context.Context, why error) end {
-	defer ses.release()
+	ses.core.expose()
+	ses.release()
 	why = errors.Join(errEndedInside, why)
 	mark.From(ctx).Committed()
 	claim := ses.plan.claim
 	if claim == nil {
 		return end{ending: undone, err: why}
 	}
-	var f flush
+	var write *query
 	params := append(claimParams(*claim, ses.plan.ttl), answerParams(nil)...)
-	write := f.add(ses.store.sql.answer, params...)
-	if err := errors.Join(f.run(ctx, ses.conn.Conn()), write.err); err != nil {
+	err := ses.retryConnection(ctx, func(f *flush) { write = f.add(ses.store.sql.answer, params...) })
+	if err = errors.Join(err, write.err); err != nil {
 		ses.store.log(ctx, slog.LevelError, "work was committed and could not be claimed: a repeat does it again", errAttr(err))
 	}
 	return end{ending: undone, err: why}
 }
 
-// elsewhere looks for the claim on another connection of the pool, as that of
-// the session is of no use any more.
-func (ses *session) elsewhere(ctx context.Context, why error, otherwise ending) end {
+// elsewhere asks on another connection of the pool how the session ended, as its
+// own is of no use any more. Without look another's claim doesn't matter.
+func (ses *session) elsewhere(ctx context.Context, why error, otherwise ending, look bool) end {
 	ses.release()
 	if ses.plan.claim == nil {
 		return end{ending: otherwise, err: why}
 	}
-	var lookup *query
-	err := ses.retryConnection(ctx, func(f *flush) { lookup = f.add(ses.store.sql.lookup, ses.plan.claim.ID[:]) })
+	fate, lookup, err := ses.askElsewhere(ctx)
 	if err != nil {
 		ses.store.log(ctx, slog.LevelError, "the look-up after a failed commit failed", errAttr(err))
 		return end{ending: otherwise, err: errors.Join(why, err)}
 	}
-	return ses.judge(ctx, lookup, why, otherwise)
+	e := ses.judge(ctx, lookup, why, otherwise)
+	switch {
+	case e.ending != committed && isFate(fate, "committed"): // and not with our claim
+		return ses.keepFromRunningAgain(ctx, why)
+	case e.ending == overtaken && !look:
+		return end{ending: undone, err: why}
+	}
+	return e
+}
+
+// askElsewhere asks what became of the transaction, and then for the claim, so that
+// a commit is never seen without its claim. One that is still under way gets a
+// moment to end: its server may not have heard yet that the connection is gone.
+func (ses *session) askElsewhere(ctx context.Context) (fate, lookup *query, err error) {
+	giveUp := time.Now().Add(strayTimeout)
+	for pause := firstPause; ; pause = min(2*pause, longPause) {
+		err = ses.retryConnection(ctx, func(f *flush) {
+			fate = f.add(fateSQL, ses.xid)
+			f.sync()
+			lookup = f.add(ses.store.sql.lookup, ses.plan.claim.ID[:])
+		})
+		if err != nil || !isFate(fate, "in progress") || !sleep(ctx, min(pause, time.Until(giveUp))) {
+			return fate, lookup, err
+		}
+	}
 }
 
 // retryConnection runs a flush that may be repeated on connections of the pool.
@@ -173,23 +194,25 @@ func (ses *session) close() error {
 	return nil
 }
 
-// cut closes the socket under a running call, and gives the connection back when
-// the call has returned, which may take longer than the request.
+// cut stops a running call: its statement, which would hold its locks or even commit,
+// and the socket. A call that doesn't return in time, since it waits for something
+// else, keeps the connection, but not its place in the pool.
 func (ses *session) cut(quiet <-chan struct{}) {
 	conn := ses.conn
 	ses.conn = nil
+	ctx, cancel := context.WithTimeout(context.Background(), strayTimeout)
+	defer cancel()
+	_ = conn.Conn().PgConn().CancelRequest(ctx)
 	_ = conn.Conn().PgConn().Conn().Close()
-	gone := func() {
-		<-quiet
-		conn.Release()
-	}
-	timer := time.NewTimer(strayTimeout)
-	defer timer.Stop()
 	select {
 	case <-quiet:
-		gone()
-	case <-timer.C:
-		go gone()
+		conn.Release()
+	case <-ctx.Done():
+		bare := conn.Hijack()
+		go func() {
+			<-quiet
+			closeBare(bare)
+		}()
 	}
 }
 
@@ -205,12 +228,14 @@ func (ses *session) release() {
 		conn.Release()
 		return
 	}
-	bare := conn.Hijack()
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), strayTimeout)
-		defer cancel()
-		_ = bare.Close(ctx)
-	}()
+	go closeBare(conn.Hijack())
+}
+
+// closeBare closes a connection that is the pool's no more.
+func closeBare(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), strayTimeout)
+	defer cancel()
+	_ = conn.Close(ctx)
 }
 
 // mayBeStale reports whether the n-th connection of a pool, from 0 on, may still

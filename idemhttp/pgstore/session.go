@@ -52,7 +52,8 @@ const (
 	// end with the request: the caller that hangs up is the one that will retry.
 	settleTimeout = 30 * time.Second
 	// claimWait is how long a claim's INSERT waits for another transaction that has
-	// inserted the same one and not ended yet.
+	// inserted the same one and not ended yet, and constraints that are deferred to
+	// the COMMIT wait for a lock.
 	claimWait = 5 * time.Second
 )
 
@@ -78,9 +79,11 @@ var (
 	// lockSQL is WithExclusive's. The lock ends with the transaction.
 	lockSQL = prepared("SELECT pg_try_advisory_xact_lock($1)", pgtype.Int8OID)
 	// resetSQL undoes a SET ROLE of the endpoint's, so that the claim is written by
-	// who began, and bounds the wait for a concurrent claim. The role is set for
-	// the session, to what the session had: it outlives the transaction otherwise.
-	resetSQL = prepared(fmt.Sprintf("SELECT set_config('role', $1, false), set_config('lock_timeout', '%d', true)",
+	// who began, and bounds the wait for a concurrent claim, by that alone: a
+	// statement_timeout that ends sooner would look like another failure. The role is
+	// set for the session, to what the session had: it outlives the transaction
+	// otherwise.
+	resetSQL = prepared(fmt.Sprintf("SELECT set_config('role', $1, false), set_config('lock_timeout', '%d', true), set_config('statement_timeout', '0', true)",
 		claimWait.Milliseconds()), pgtype.TextOID)
 
 	beginSQL    = prepared("begin")
@@ -167,7 +170,7 @@ func (ses *session) begin(ctx context.Context) (*idemhttp.Record, error) {
 		return nil, errReadOnly
 	}
 	ses.expired = sawExpired(look) || sawExpired(fresh)
-	ses.prefetchErr = cmp.Or(ses.prefetchErr, prefetchError(ses.fetched))
+	ses.prefetchErr = cmp.Or(ses.prefetchErr, prefetchError(ses.fetched), ses.endedByPrefetch())
 	ses.now, ses.xid, ses.role = state.rows[0][0], state.rows[0][1], state.rows[0][2]
 	ses.core = &txCore{conn: ses.conn.Conn()}
 	ses.tx = &managedTx{core: ses.core, inner: adopt(ctx, ses.conn.Conn())}
@@ -241,7 +244,7 @@ func (ses *session) commit(ctx context.Context, resp *idemhttp.Response) end {
 	ctx, cancel := detach(ctx)
 	defer cancel()
 	if why := ses.close(); why != nil {
-		return ses.elsewhere(ctx, why, undone)
+		return ses.elsewhere(ctx, why, undone, true)
 	}
 	switch conn := ses.conn.Conn(); {
 	case conn.PgConn().TxStatus() == 'I':
@@ -255,8 +258,10 @@ func (ses *session) commit(ctx context.Context, resp *idemhttp.Response) end {
 func (ses *session) sendCommit(ctx context.Context, resp *idemhttp.Response) end {
 	var f flush
 	var insert *query
-	if claim := ses.plan.claim; claim != nil {
+	if ses.conn.Conn().PgConn().TxStatus() == 'T' { // else the COMMIT is a ROLLBACK
 		f.add(resetSQL, ses.role)
+	}
+	if claim := ses.plan.claim; claim != nil {
 		params := append(claimParams(*claim, ses.plan.ttl), answerParams(resp)...)
 		insert = f.add(ses.write(), append(params, ses.now)...)
 	}
@@ -267,9 +272,9 @@ func (ses *session) sendCommit(ctx context.Context, resp *idemhttp.Response) end
 	switch {
 	case err != nil && !f.sent:
 		heard.RolledBack()
-		return ses.elsewhere(ctx, err, undone)
+		return ses.elsewhere(ctx, err, undone, true)
 	case err != nil && refused(insert) == nil && refused(commit) == nil:
-		return ses.elsewhere(ctx, err, unknown)
+		return ses.elsewhere(ctx, err, unknown, true)
 	case commit.tag.String() == "COMMIT":
 		heard.Committed()
 		ses.release()
@@ -319,7 +324,7 @@ func (ses *session) foreign(err error) bool {
 // timedOut reports whether an INSERT gave up waiting for another transaction.
 func timedOut(err error) bool {
 	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && (pgErr.Code == "55P03" || pgErr.Code == "57014")
+	return errors.As(err, &pgErr) && pgErr.Code == "55P03"
 }
 
 // fatal reports whether the server closed the connection with this error. What
