@@ -109,7 +109,7 @@ func (c *crew[D]) waitForSeat() bool {
 func (c *crew[D]) start(d D) {
 	s := seat{seats: c.seats}
 	switch {
-	case !s.take(c.ctx):
+	case c.ctx.Err() != nil, !s.tryTake() && !c.seatLater(d, &s):
 		c.giveBack(d)
 	case c.idle.Load() > 0: // nobody else takes one
 		c.idle.Add(-1)
@@ -117,6 +117,20 @@ func (c *crew[D]) start(d D) {
 	default:
 		c.workers.Go(func() { c.work(d) })
 	}
+}
+
+// seatLater waits with d for a seat: something parked has taken the one there was,
+// while next was at work. The broker is asked for more time meanwhile.
+func (c *crew[D]) seatLater(d D, s *seat) bool {
+	t := turn[D]{r: c.r, ctx: c.ctx, d: d, guard: off}
+	k := t.keepAlive()
+	taken := s.take(c.ctx)
+	k.stop()
+	if k != nil && k.panicked != nil {
+		c.note(k.panicked) // from here on nobody needs the seat
+		return false
+	}
+	return taken
 }
 
 // giveBack is for a delivery that was taken and can't be begun. The guard has
@@ -154,22 +168,26 @@ func (c *crew[D]) serve(d D) (stays bool) {
 // others go.
 const mostIdle = 1024
 
-// rests counts a worker as idle, unless there are enough.
+// rests counts a worker as idle, unless there are enough. It never counts one that
+// goes, not for a moment either: start would leave a delivery for it.
 func (c *crew[D]) rests() bool {
-	if c.idle.Add(1) <= int64(cap(c.handed)) {
-		return true
+	for n := c.idle.Load(); n < int64(cap(c.handed)); n = c.idle.Load() {
+		if c.idle.CompareAndSwap(n, n+1) {
+			return true
+		}
 	}
-	c.idle.Add(-1)
 	return false
 }
 
 // catch keeps a panic for Consume to raise, and stops the others. Goexit, which
 // is no panic, passes.
 func (c *crew[D]) catch() {
-	v := recover()
-	if v == nil {
-		return
+	if v := recover(); v != nil {
+		c.note(v)
 	}
+}
+
+func (c *crew[D]) note(v any) {
 	c.mu.Lock()
 	if c.panicked == nil {
 		c.panicked = v
@@ -214,6 +232,16 @@ func (s *seat) take(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// tryTake is take for who has something else to do than to wait.
+func (s *seat) tryTake() bool {
+	select {
+	case s.seats <- struct{}{}:
+		s.taken = true
+	default:
+	}
+	return s.taken
 }
 
 // leave gives the place up, if there is one.

@@ -43,7 +43,7 @@
 // Only the holder of a claim can settle it, and only once. Whatever comes later
 // changes nothing, in any order, with one exception: a handler that outlives its
 // lease and completes after all has done the work, and that is remembered. For
-// this the guard keeps the tokens of claims whose lease ran out, 16 bytes each and
+// this the guard keeps the tokens of claims whose lease ran out, some 30 bytes each and
 // about maxTracked, or 512 if that is more, at the most, until they are settled or
 // newer ones take their place.
 //

@@ -279,3 +279,23 @@ func (g releasedWhenWaitedFor) Wait(ctx context.Context, id idem.Identity) error
 	g.Release(g.running)
 	return g.IdempotencyGuard.Wait(ctx, id)
 }
+
+// The handler settles by itself, and then the clock stops for as long as it takes.
+func TestAClockThatPanicsAfterANativeVerbLeavesNothingInFlight(t *testing.T) {
+	for _, verb := range []idem.Outcome{idem.Ack, idem.Reject, idem.Requeue} {
+		for _, leave := range []func(){func() {}, func() { panic("out of tea") }, runtime.Goexit} {
+			var stopped atomic.Bool
+			clock := &hookClock{at: func(int64) bool { return stopped.Load() }}
+			h := newHookRig(t, nil, idem.WithClock(clock))
+			h.Handle = func(_ context.Context, d *fakeDelivery) error {
+				d.native(verb)
+				stopped.Store(true)
+				leave()
+				return nil
+			}
+			depart(func() error { return h.Receive(t.Context(), h.arrive("a")) })
+			stopped.Store(false)
+			assert.Zero(t, h.guard.Stats().InFlight, "%v", verb)
+		}
+	}
+}

@@ -249,6 +249,7 @@ func (t *turn[D]) abandon() {
 // leaveAs ends a turn whose handler won't say what it was. No verb was called.
 func (t *turn[D]) leaveAs(settled Outcome) {
 	if settled != Unsettled {
+		defer t.guard.Release(t.claim) // changes nothing, unless the clock panics again
 		t.record(settled)
 		return
 	}
