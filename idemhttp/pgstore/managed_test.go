@@ -153,11 +153,20 @@ func TestCallStillRunning(t *testing.T) {
 
 // awaitQuery waits until a backend is busy with a query.
 func (a *app) awaitQuery(pid uint32, text string) {
+	a.awaitActivity("pid = $1 AND state = 'active' AND query LIKE '%' || $2 || '%'", pid, text)
+}
+
+// awaitSleep waits until a backend is in pg_sleep.
+func (a *app) awaitSleep(pid uint32) {
+	a.awaitActivity("pid = $1 AND wait_event = 'PgSleep'", pid)
+}
+
+func (a *app) awaitActivity(condition string, args ...any) {
 	conn := a.connect()
 	defer conn.Close(context.Background())
 	require.Eventually(a.t, func() bool {
 		var n int
-		err := conn.QueryRow(context.Background(), "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND state = 'active' AND query LIKE '%' || $2 || '%'", pid, text).Scan(&n)
+		err := conn.QueryRow(context.Background(), "SELECT count(*) FROM pg_stat_activity WHERE "+condition, args...).Scan(&n)
 		return err == nil && n == 1
 	}, 20*time.Second, 5*time.Millisecond)
 }
@@ -325,6 +334,21 @@ func TestAfterCommitFailsIsReportedAndReplayed(t *testing.T) {
 	assert.True(t, a.log.has(errTest.Error()))
 	expectReplay(t, send(h), 201, "payment 1")
 	assert.EqualValues(t, 2, ran.Load(), "all of them, once")
+}
+
+func TestAfterCommitThatPanicsKeepsNothingFromRunning(t *testing.T) {
+	a := newApp(t)
+	ran := 0
+	h := a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		AfterCommit(r.Context(), func(context.Context) error { panic("out of tea") })
+		AfterCommit(r.Context(), func(context.Context) error { ran++; return nil })
+		AfterCommit(r.Context(), func(context.Context) error { ran++; return nil })
+		return pay(w, r, tx)
+	})
+	assert.PanicsWithValue(t, "out of tea", func() { send(h) })
+	assert.Equal(t, 2, ran)
+	assert.EqualValues(t, 1, a.events.of(idemhttp.EventRan), "it did run")
+	expectReplay(t, send(h), 201, "payment 1")
 }
 
 func TestAfterCommitNeverWithoutACommit(t *testing.T) {

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	idem "github.com/idem-go/idem"
 	"github.com/idem-go/idem/idemhttp"
 	"github.com/idem-go/idem/idemhttp/pgstore/internal/pgtest"
 )
@@ -99,4 +101,129 @@ func TestConnectionIsFreeAfterTheCommit(t *testing.T) {
 		})
 		return pay(w, r, tx)
 	})), 201, "payment 1")
+}
+
+// TestDBFindsTheTransactionOnItsPool, also from inside one on another pool: a write
+// past it would survive its rollback, and wait for a connection that it holds.
+func TestDBFindsTheTransactionOnItsPool(t *testing.T) {
+	a, b := newApp(t, pgtest.MaxConns(1)), newApp(t, pgtest.MaxConns(1))
+	inbox := b.inbox("audit")
+	for name, write := range map[string]func(context.Context) error{
+		"DB": func(ctx context.Context) error {
+			_, err := DB(ctx, a.pool).Exec(ctx, "INSERT INTO payments (note) VALUES ('inside')")
+			return err
+		},
+		"Begin": func(ctx context.Context) error {
+			tx, err := Begin(ctx, a.pool)
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, "INSERT INTO payments (note) VALUES ('inside')")
+			return errors.Join(err, tx.Commit(ctx))
+		},
+	} {
+		w := send(a.inTx(func(w http.ResponseWriter, r *http.Request, _ pgx.Tx) error {
+			ran, err := inbox.Do(r.Context(), idem.ID(name), func(ctx context.Context, _ pgx.Tx) error { return write(ctx) })
+			assert.True(t, ran)
+			return errors.Join(err, errTest)
+		}))
+		expectProblem(t, w, 500, idemhttp.Failed)
+		assert.Zero(t, a.payments(), "%s: rolled back with the rest", name)
+	}
+}
+
+// TestNestedEndpointJoinsAcrossAnother: the transaction on its pool is two further
+// out.
+func TestNestedEndpointJoinsAcrossAnother(t *testing.T) {
+	a, b := newApp(t, pgtest.MaxConns(1)), newApp(t)
+	inbox, inner := b.inbox("audit"), a.inTx(pay)
+	expectRan(t, send(a.inTx(func(w http.ResponseWriter, r *http.Request, _ pgx.Tx) error {
+		_, err := inbox.Do(r.Context(), idem.ID("1"), func(ctx context.Context, _ pgx.Tx) error {
+			inner.ServeHTTP(w, r.WithContext(ctx))
+			return nil
+		})
+		return err
+	})), 201, "payment 1")
+	assert.Equal(t, 1, a.payments())
+	assert.Equal(t, 1, a.answered())
+}
+
+// TestAfterTheCommitEverybodyWorksByHimself: the same functions, called from
+// AfterCommit, must not find a transaction that is over.
+func TestAfterTheCommitEverybodyWorksByHimself(t *testing.T) {
+	a := newApp(t, pgtest.MaxConns(1))
+	inbox := a.inbox("mail")
+	for name, write := range map[string]func(context.Context) error{
+		"DB": func(ctx context.Context) error {
+			_, err := DB(ctx, a.pool).Exec(ctx, "INSERT INTO payments (note) VALUES ('after')")
+			return err
+		},
+		"Begin": func(ctx context.Context) error {
+			tx, err := Begin(ctx, a.pool)
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, "INSERT INTO payments (note) VALUES ('after')")
+			return errors.Join(err, tx.Commit(ctx))
+		},
+		"Inbox": func(ctx context.Context) error {
+			_, err := inbox.Do(ctx, idem.ID("1"), func(ctx context.Context, _ pgx.Tx) error {
+				_, err := DB(ctx, a.pool).Exec(ctx, "INSERT INTO payments (note) VALUES ('after')")
+				return err
+			})
+			return err
+		},
+		"InTx": func(ctx context.Context) error {
+			w := send(a.inTx(pay), key("another"), in(ctx))
+			assert.Equal(t, 201, w.Code, w.Body)
+			return nil
+		},
+	} {
+		before := a.payments()
+		w := send(a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+			AfterCommit(r.Context(), func(ctx context.Context) error {
+				_, ok := Tx(ctx)
+				assert.False(t, ok)
+				return write(ctx)
+			})
+			return pay(w, r, tx)
+		}), key(name))
+		assert.Equal(t, 201, w.Code, "%s: %s", name, w.Body)
+		assert.Equal(t, before+2, a.payments(), name)
+	}
+}
+
+// TestNestedRollback: the inner endpoint has the transaction rolled back, and the
+// outer one knows nothing of it.
+func TestNestedRollback(t *testing.T) {
+	for name, c := range map[string]struct {
+		inner  int // status, 0: none
+		status int
+	}{
+		"without an answer": {0, 500},
+		"with its own":      {http.StatusConflict, 409},
+		"for show":          {http.StatusOK, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newApp(t)
+			inner := a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+				_, err := tx.Exec(r.Context(), "INSERT INTO payments (note) VALUES ('inside')")
+				require.NoError(t, err)
+				if c.inner != 0 {
+					w.WriteHeader(c.inner)
+				}
+				return ErrRollback
+			})
+			w := send(a.inTx(func(w http.ResponseWriter, r *http.Request, _ pgx.Tx) error {
+				inner.ServeHTTP(w, r)
+				if c.inner == 0 {
+					w.WriteHeader(http.StatusCreated)
+				}
+				return nil
+			}))
+			assert.Equal(t, c.status, w.Code, w.Body)
+			assert.Zero(t, a.payments())
+			assert.Zero(t, a.claims())
+		})
+	}
 }

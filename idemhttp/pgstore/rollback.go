@@ -194,15 +194,14 @@ func (ses *session) close() error {
 	return nil
 }
 
-// cut stops a running call: its statement, which would hold its locks or even commit,
-// and the socket. A call that doesn't return in time, since it waits for something
-// else, keeps the connection, but not its place in the pool.
+// cut closes the socket under a running call, for which pgx has the server cancel its
+// statement. A call that doesn't return in time, since it waits for something else,
+// keeps the connection, but not its place in the pool.
 func (ses *session) cut(quiet <-chan struct{}) {
 	conn := ses.conn
 	ses.conn = nil
 	ctx, cancel := context.WithTimeout(context.Background(), strayTimeout)
 	defer cancel()
-	_ = conn.Conn().PgConn().CancelRequest(ctx)
 	_ = conn.Conn().PgConn().Conn().Close()
 	select {
 	case <-quiet:
