@@ -33,7 +33,7 @@ func (x *release) take() (*Record, error) {
 // and is gone.
 func (x *release) tryClaim() (rec *Record, won bool, err error) {
 	x.since = time.Now()
-	ctx, cancel := x.storeContext()
+	ctx, cancel := x.holding().storeContext()
 	defer cancel()
 	won, err = x.endpoint.store.Claim(ctx, x.Claim, x.endpoint.policy.claimTTL())
 	if err != nil {
@@ -52,13 +52,13 @@ func (x *release) afterUnknownClaim(claimErr error) (*Record, bool, error) {
 		return rec, won, nil
 	}
 	// It may still be written, or have been: don't leave it there.
-	x.retryRelease()
+	x.holding().retryRelease()
 	return nil, false, errors.Join(claimErr, err)
 }
 
 // lookup reads the claim; won means that it is this request's own.
 func (x *release) lookup() (rec *Record, won bool, err error) {
-	ctx, cancel := x.storeContext()
+	ctx, cancel := x.holding().storeContext()
 	defer cancel()
 	found, ok, err := x.endpoint.store.Lookup(ctx, x.Claim.ID)
 	if err != nil || !ok {
@@ -95,14 +95,8 @@ func (x *release) sleep(pause *time.Duration, giveUp time.Time) bool {
 
 // giveBack releases the claim, in the background if it must be.
 func (x *release) giveBack() {
-	if err := x.releaseOnce(); err != nil {
+	if err := x.holding().release(); err != nil {
 		x.storeFailed(x.Request.Context(), "claim not released yet", err)
-		x.retryRelease()
+		x.holding().retryRelease()
 	}
-}
-
-func (x *release) releaseOnce() error {
-	ctx, cancel := x.storeContext()
-	defer cancel()
-	return x.endpoint.store.Release(ctx, x.Claim.ID, x.Claim.Token)
 }

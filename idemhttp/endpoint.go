@@ -19,6 +19,7 @@ type Endpoint struct {
 	stored []string // names of the response headers that are stored
 
 	waiting atomic.Int64 // bytes of answers that the store hasn't taken yet
+	retries atomic.Int64 // claims that go on in the background
 }
 
 // New returns an endpoint that keeps its claims in store.

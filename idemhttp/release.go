@@ -124,15 +124,15 @@ func (x *release) keepUnanswered() { x.store(nil) }
 // the background if it must be.
 func (x *release) store(resp *Response) {
 	ctx := context.WithoutCancel(x.Request.Context())
-	err := x.answerOnce(resp)
+	err := x.holding().answer(resp)
 	switch {
 	case errors.Is(err, ErrNotHolder):
 		x.Observe(Event{Kind: EventStoreError, Err: err})
-		x.logOutlived(ctx)
+		x.holding().logOutlived()
 	case err != nil:
 		// The work is done, and until it is stored the claim refuses repeats.
 		x.storeFailed(ctx, "answer not stored yet, repeats get 409", err)
-		x.retryAnswer(resp)
+		x.holding().retryAnswer(resp)
 	}
 }
 
@@ -157,8 +157,4 @@ func (x *release) fail(buf *httpbuf.Buffer, cause error) {
 func (x *release) tooLate() {
 	x.endpoint.policy.logger().ErrorContext(x.Request.Context(),
 		"idemhttp: work was committed after the claim was released: a repeat does it again", "endpoint", x.endpoint.name)
-}
-
-func (x *release) storeContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(x.Request.Context()), storeTimeout)
 }

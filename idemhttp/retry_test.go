@@ -1,12 +1,18 @@
 package idemhttp
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -64,6 +70,78 @@ func TestAnswersThatWaitAreBounded(t *testing.T) {
 	}
 }
 
+// downStore takes nothing.
+type downStore struct{ Store }
+
+var errDown = errors.New("down")
+
+func (downStore) Claim(context.Context, Claim, time.Duration) (bool, error)     { return false, errDown }
+func (downStore) Lookup(context.Context, ID) (Record, bool, error)              { return Record{}, false, errDown }
+func (downStore) Release(context.Context, ID, Token) error                      { return errDown }
+func (downStore) Answer(context.Context, Claim, *Response, time.Duration) error { return errDown }
+
+// deafStore takes claims, and no answer.
+type deafStore struct{ Store }
+
+func (deafStore) Answer(context.Context, Claim, *Response, time.Duration) error { return errDown }
+
+// TestWhatGoesOnInTheBackgroundHoldsNoRequest: its body may be large, and a store
+// that is down has one for each of its requests.
+func TestWhatGoesOnInTheBackgroundHoldsNoRequest(t *testing.T) {
+	for name, store := range map[string]Store{"claims": downStore{NewMemoryStore()}, "answers": deafStore{NewMemoryStore()}} {
+		const requests, size = 20, 1 << 20
+		synctest.Test(t, func(t *testing.T) {
+			e, err := New(store, "x", Policy{
+				Scope:  func(*http.Request) (Scope, error) { return Public(), nil },
+				Logger: slog.New(slog.DiscardHandler),
+			})
+			require.NoError(t, err)
+			h := e.Deduplicate(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			before := heapAfterGC()
+			for i := range requests {
+				r := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(make([]byte, size)))
+				r.Header.Set(DefaultHeader, fmt.Sprint(i))
+				h.ServeHTTP(httptest.NewRecorder(), r)
+			}
+			synctest.Wait()
+			assert.EqualValues(t, requests, e.retries.Load(), name)
+			assert.Less(t, heapAfterGC()-before, int64(requests*size/4), name)
+			time.Sleep(2 * retryFor) // in the bubble: they give up
+			assert.Zero(t, e.retries.Load(), name)
+		})
+	}
+}
+
+func heapAfterGC() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestRetriesAreBounded, on both sides: one that is too many is told of and left to
+// ClaimTTL.
+func TestRetriesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		e := &Endpoint{store: downStore{}, policy: Policy{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
+		h := holding{endpoint: e, ctx: t.Context(), since: time.Now()}
+		e.retries.Store(maxRetries - 1)
+		h.retryRelease()
+		assert.EqualValues(t, maxRetries, e.retries.Load())
+		h.retryRelease()
+		assert.Contains(t, log.String(), "claim not released: repeats get 409 until it expires")
+		h.retryAnswer(&Response{Body: []byte("done")})
+		assert.Contains(t, log.String(), "answer not stored: a repeat runs again when the claim expires")
+		assert.Equal(t, 2, strings.Count(log.String(), errTooMany.Error()))
+		assert.Zero(t, e.waiting.Load())
+		assert.EqualValues(t, maxRetries, e.retries.Load(), "the one before goes on")
+		time.Sleep(2 * retryFor) // in the bubble: it gives up
+		assert.EqualValues(t, maxRetries-1, e.retries.Load())
+	})
+}
+
 func TestAnswerTimes(t *testing.T) {
 	now := time.Now()
 	for _, test := range []struct {
@@ -74,8 +152,8 @@ func TestAnswerTimes(t *testing.T) {
 		{30 * time.Second, 20 * time.Second, -5 * time.Second}, // the claim is half over
 		{DefaultWindow, time.Hour, retryFor / 2},
 	} {
-		x := &release{Exchange: &Exchange{endpoint: &Endpoint{policy: Policy{ClaimTTL: test.ttl}}}, since: now.Add(-test.ran)}
-		bareFrom, until := x.answerTimes(now)
+		h := holding{endpoint: &Endpoint{policy: Policy{ClaimTTL: test.ttl}}, since: now.Add(-test.ran)}
+		bareFrom, until := h.answerTimes(now)
 		assert.Equal(t, test.bareIn, bareFrom.Sub(now))
 		assert.Equal(t, retryFor, until.Sub(now))
 	}
