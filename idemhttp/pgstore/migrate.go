@@ -28,7 +28,8 @@ func (s *Store) SQL() string {
 
 // Migrate creates the table, its index and, where it is missing, its schema, or
 // adds what an older version of the library lacks. It may be called any number
-// of times and by any number of nodes at once: an advisory lock orders them.
+// of times and by any number of nodes at once: an advisory lock, one for all
+// tables of a schema, orders them.
 //
 // It never changes what is there. Where the table exists already the role needs
 // no right to create anything.
@@ -47,7 +48,7 @@ func (s *Store) Migrate(ctx context.Context) error {
 
 func (s *Store) migrate(ctx context.Context, tx pgx.Tx) error {
 	lock := fnv.New64a()
-	lock.Write([]byte("idem migrate " + s.table))
+	lock.Write([]byte("idem migrate " + s.schema)) // tables of one schema may all find it missing
 	if _, err := tx.Exec(ctx, fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", int64(lock.Sum64()))); err != nil {
 		return err
 	}

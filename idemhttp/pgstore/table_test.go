@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -33,6 +34,37 @@ func TestMigrateFromManyNodes(t *testing.T) {
 			assert.NoError(t, err)
 		}
 	}
+}
+
+// TestMigrateOfAnotherTableWaits: the first one has created the schema and not
+// committed it yet, so the second one still sees none.
+func TestMigrateOfAnotherTableWaits(t *testing.T) {
+	schema := pgtest.Schema(t) + "_new"
+	pool := pgtest.Pool(t, pgtest.DSN())
+	t.Cleanup(func() { _, _ = pool.Exec(context.Background(), "DROP SCHEMA "+schema+" CASCADE") })
+	first, err := New(pool, WithSchema(schema), WithTable("one"))
+	require.NoError(t, err)
+	second, err := New(pool, WithSchema(schema), WithTable("two"))
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		if err := first.migrate(t.Context(), tx); err != nil {
+			return err
+		}
+		go func() { done <- second.Migrate(context.Background()) }()
+		awaitBlockedBy(t, pool, tx.Conn().PgConn().PID())
+		return nil
+	}))
+	assert.NoError(t, <-done)
+}
+
+// awaitBlockedBy waits until the server has somebody wait for the backend pid.
+func awaitBlockedBy(t *testing.T, pool *pgxpool.Pool, pid uint32) {
+	t.Helper()
+	require.Eventually(t, func() (waits bool) {
+		row := pool.QueryRow(context.Background(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1::int = ANY (pg_blocking_pids(pid)))", pid)
+		return row.Scan(&waits) == nil && waits
+	}, 10*time.Second, 5*time.Millisecond)
 }
 
 func TestMigrateIsIdempotentInEveryMode(t *testing.T) {
