@@ -28,7 +28,7 @@ func (x *Exchange) replay(resp *Response) {
 	p := &x.endpoint.policy
 	if p.ReplayCheck != nil {
 		// In a lost race the endpoint has run, and read the body.
-		if err := p.ReplayCheck(x.unread()); err != nil {
+		if err := p.ReplayCheck(x.Unread(x.Request.Context())); err != nil {
 			x.Refuse(ReplayDenied, err)
 			return
 		}

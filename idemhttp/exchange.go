@@ -20,6 +20,7 @@ import (
 // can get one. See package internal/seam.
 type Exchange struct {
 	// Request is what the endpoint is given: its body can be read from the start.
+	// See Unread for who reads it more than once.
 	Request *http.Request
 	// Guarded is false where the endpoint runs without a claim.
 	Guarded bool
@@ -65,7 +66,7 @@ func (x *Exchange) readAll() (sum Sum, reason Reason, err error) {
 	if err != nil {
 		return sum, reason, err
 	}
-	x.Request = x.unread()
+	x.Request = x.Unread(x.Request.Context())
 	sum, err = x.endpoint.policy.Fingerprint.sum(x.Request, x.body)
 	x.rewind() // Of may have read it
 	return sum, NoFingerprint, err
@@ -151,17 +152,18 @@ func parsedAsForm(r *http.Request) bool {
 	return r.PostForm != nil && strings.EqualFold(strings.TrimSpace(ct), "application/x-www-form-urlencoded")
 }
 
-// unread is a copy of the request with its body to be read from the start.
-func (x *Exchange) unread() *http.Request {
-	if x.body == nil {
-		return x.Request
+// Unread is a copy of the request, with ctx, and with its body to be read from
+// the start: as often as it is asked for where the request is Guarded. The body of
+// another one isn't kept, and the copy shares it.
+func (x *Exchange) Unread(ctx context.Context) *http.Request {
+	r := x.Request.WithContext(ctx) // a shallow copy
+	if x.body != nil {
+		r.Body = io.NopCloser(bytes.NewReader(x.body))
 	}
-	r := x.Request.WithContext(x.Request.Context()) // a shallow copy
-	r.Body = io.NopCloser(bytes.NewReader(x.body))
 	return r
 }
 
-// rewind is unread for a request that is a copy already.
+// rewind is Unread for a request that is a copy already.
 func (x *Exchange) rewind() {
 	if x.body != nil {
 		x.Request.Body = io.NopCloser(bytes.NewReader(x.body))

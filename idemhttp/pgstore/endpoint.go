@@ -101,6 +101,13 @@ func beginText(opts pgx.TxOptions) string {
 // transaction, also for a request that turns out to be a repeat, so they should
 // only read. Callbacks of the batch's queries aren't called.
 //
+// The function may read the body, or parse it as a form, and the endpoint reads
+// it from its start all the same. It is called again for each run of WithRetry,
+// and each time a request that WithExclusive holds looks for its turn. The body of
+// a request that isn't claimed here (no key where it is optional, another method,
+// claimed further out) isn't kept: what the function reads of it is gone for the
+// endpoint, but a form that it parses is the endpoint's, too.
+//
 // A query that fails fails the request, and the endpoint doesn't run.
 func WithPrefetch(queue func(r *http.Request, b *pgx.Batch)) EndpointOption {
 	return func(e *Endpoint) error {

@@ -1,11 +1,9 @@
 package pgstore
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -111,7 +109,6 @@ type request struct {
 	w        http.ResponseWriter
 	original *http.Request
 	fn       TxFunc
-	body     []byte // kept only where the endpoint may run again
 }
 
 func (e *Endpoint) serve(w http.ResponseWriter, r *http.Request, fn TxFunc) {
@@ -128,10 +125,6 @@ func (e *Endpoint) serve(w http.ResponseWriter, r *http.Request, fn TxFunc) {
 		q.refuseStore(err)
 		return
 	}
-	if err := q.keepBody(); err != nil {
-		q.Fail(err)
-		return
-	}
 	for left := e.retries; !q.attempt(left > 0 && q.canRepeat()); left-- {
 	}
 }
@@ -140,13 +133,6 @@ func (e *Endpoint) serve(w http.ResponseWriter, r *http.Request, fn TxFunc) {
 // body of an unguarded one isn't kept.
 func (q *request) canRepeat() bool {
 	return q.Guarded || q.Request.Body == nil || q.Request.Body == http.NoBody
-}
-
-func (q *request) keepBody() (err error) {
-	if q.endpoint.retries > 0 && q.Request.Body != nil && q.Guarded {
-		q.body, err = io.ReadAll(q.Request.Body)
-	}
-	return err
 }
 
 // attempt runs the endpoint once. False: it is to be run again.
@@ -233,9 +219,7 @@ func (q *request) plan() plan {
 		p.claim, p.verify = &q.Claim, e.site != nil
 	}
 	if e.prefetch != nil {
-		var b pgx.Batch
-		e.prefetch(q.Request, &b)
-		p.prefetch = b.QueuedQueries
+		p.prefetch = q.prefetch()
 	}
 	return p
 }
@@ -258,10 +242,7 @@ func (q *request) run(ctx context.Context, st *txState, buf *httpbuf.Buffer) err
 	if err := st.ses.prefetchErr; err != nil {
 		return st.ses.core.heard(err)
 	}
-	r := q.Request.WithContext(ctx)
-	if q.body != nil {
-		r.Body = io.NopCloser(bytes.NewReader(q.body))
-	}
+	r := q.Unread(ctx)
 	defer func() { // the server removes the files of the form it knows of
 		if q.original.MultipartForm == nil {
 			q.original.MultipartForm = r.MultipartForm

@@ -10,6 +10,20 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+// prefetch asks for the endpoint's own first queries: again for each run, and for
+// each time that a held repeat looks. The function is given a request of its own,
+// so that it takes nothing of the endpoint's body; where that isn't kept, it is
+// given the endpoint's, so that both have the form it parses.
+func (q *request) prefetch() []*pgx.QueuedQuery {
+	r := q.Request
+	if q.Guarded {
+		r = q.Unread(r.Context())
+	}
+	var b pgx.Batch
+	q.endpoint.prefetch(r, &b)
+	return b.QueuedQueries
+}
+
 // addPrefetch puts the endpoint's own first queries behind BEGIN. Their
 // arguments travel as text and without types, as in pgx.QueryExecModeExec.
 func (ses *session) addPrefetch(ctx context.Context, f *flush) {
