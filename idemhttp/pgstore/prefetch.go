@@ -18,6 +18,7 @@ func (q *request) prefetch() []*pgx.QueuedQuery {
 	r := q.Request
 	if q.Guarded {
 		r = q.Unread(r.Context())
+		defer q.dropForm(r)
 	}
 	var b pgx.Batch
 	q.endpoint.prefetch(r, &b)

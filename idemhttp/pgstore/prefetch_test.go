@@ -1,9 +1,12 @@
 package pgstore
 
 import (
+	"bytes"
 	"io"
+	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/idem-go/idem/idemhttp"
 )
 
 // sent is what the body of send's request is, unless a test changes it.
@@ -87,4 +92,87 @@ func TestPrefetchOfAnUnclaimedRequest(t *testing.T) {
 	})
 	require.Equal(t, 200, send(h, bare, form, body("cents=5")).Code)
 	require.Equal(t, 200, send(h, form, body("cents=5")).Code)
+}
+
+// upload is a request with a file that is too large to be parsed into memory.
+func upload(t *testing.T) *http.Request {
+	t.Helper()
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body)
+	file, err := form.CreateFormFile("f", "f")
+	require.NoError(t, err)
+	_, err = file.Write(make([]byte, 100<<10))
+	require.NoError(t, err)
+	require.NoError(t, form.Close())
+	r := httptest.NewRequest(http.MethodPost, "/payments", &body)
+	r.Header.Set("Content-Type", form.FormDataContentType())
+	r.Header.Set("Idempotency-Key", "k1")
+	return r
+}
+
+// openFile parses the form as far as that hasn't been done, and opens its file.
+func openFile(t *testing.T, r *http.Request) {
+	t.Helper()
+	if !assert.NoError(t, r.ParseMultipartForm(1<<10)) {
+		return
+	}
+	file, err := r.MultipartForm.File["f"][0].Open()
+	if assert.NoError(t, err) {
+		assert.IsType(t, &os.File{}, file)
+		assert.NoError(t, file.Close())
+	}
+}
+
+// filesIn counts what is left of forms. Tests of forms have a TMPDIR of their own.
+func filesIn(t *testing.T, dir string) int {
+	t.Helper()
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	return len(left)
+}
+
+// failTwice is an endpoint that opens the file and runs three times.
+func failTwice(t *testing.T, a *app) http.Handler {
+	return a.endpoint().InTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		openFile(t, r)
+		if a.runs.Add(1) < 3 {
+			return &pgconn.PgError{Code: "40001"}
+		}
+		return nil
+	})
+}
+
+// TestFormsOfAllRuns: each run has a file of its own, and the server, which
+// removes those of the form it knows of, is left the last one's.
+func TestFormsOfAllRuns(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	a := newApp(t)
+	a.opts = []EndpointOption{WithRetry(2), WithPrefetch(func(r *http.Request, _ *pgx.Batch) { openFile(t, r) })}
+	w, r := httptest.NewRecorder(), upload(t)
+	failTwice(t, a).ServeHTTP(w, r)
+	expectRan(t, w, 200, "")
+	assert.EqualValues(t, 3, a.runs.Load())
+	assert.Equal(t, 1, filesIn(t, dir))
+	require.NotNil(t, r.MultipartForm)
+	require.NoError(t, r.MultipartForm.RemoveAll())
+	assert.Zero(t, filesIn(t, dir))
+}
+
+// TestFormOfTheFingerprint is parsed once, before all runs.
+func TestFormOfTheFingerprint(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	a := newApp(t)
+	a.policy.Fingerprint = idemhttp.Fingerprint{Version: "form", Of: func(r *http.Request, _ []byte) ([]byte, error) {
+		openFile(t, r)
+		return nil, nil
+	}}
+	a.opts = []EndpointOption{WithRetry(2), WithPrefetch(func(r *http.Request, _ *pgx.Batch) { openFile(t, r) })}
+	w, r := httptest.NewRecorder(), upload(t)
+	failTwice(t, a).ServeHTTP(w, r)
+	expectRan(t, w, 200, "")
+	require.NotNil(t, r.MultipartForm)
+	require.NoError(t, r.MultipartForm.RemoveAll())
+	assert.Zero(t, filesIn(t, dir))
 }
