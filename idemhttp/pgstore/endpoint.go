@@ -108,7 +108,8 @@ func beginText(opts pgx.TxOptions) string {
 // claimed further out) isn't kept: what the function reads of it is gone for the
 // endpoint, but a form that it parses is the endpoint's, too.
 //
-// A query that fails fails the request, and the endpoint doesn't run.
+// A query that fails, or that ends the transaction, fails the request, and the
+// endpoint doesn't run.
 func WithPrefetch(queue func(r *http.Request, b *pgx.Batch)) EndpointOption {
 	return func(e *Endpoint) error {
 		if queue == nil {

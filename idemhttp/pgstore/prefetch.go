@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -57,15 +58,6 @@ func encodeQuery(ctx context.Context, conn *pgx.Conn, sql string, args []any) (*
 }
 
 // prefetchError is the first error of the prefetched queries.
-// endedByPrefetch is an error where a query ended the transaction: the endpoint would
-// work outside of it.
-func (ses *session) endedByPrefetch() error {
-	if outside(ses.conn.Conn()) {
-		return fmt.Errorf("%w: WithPrefetch", errEndedInside)
-	}
-	return nil
-}
-
 func prefetchError(fetched []*query) error {
 	for i, q := range fetched {
 		if q.err != nil {
@@ -74,6 +66,21 @@ func prefetchError(fetched []*query) error {
 	}
 	return nil
 }
+
+// endedByPrefetch is an error where a query ended the transaction: the endpoint
+// would work outside of it, or, behind AND CHAIN, in another one.
+func (ses *session) endedByPrefetch() error {
+	for i, q := range ses.fetched {
+		if slices.Contains(endTags, q.tag.String()) {
+			return fmt.Errorf("idem: prefetch: query %d: %w", i, errEndedInside)
+		}
+	}
+	return nil
+}
+
+// endTags are what the server answers to statements that end a transaction. That
+// is surer than their text: EXECUTE may be one.
+var endTags = []string{"COMMIT", "ROLLBACK", "PREPARE TRANSACTION"}
 
 // fetchedRows are rows that have been read already.
 type fetchedRows struct {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idem-go/idem/idemhttp"
+	"github.com/idem-go/idem/idemhttp/pgstore/internal/pgtest"
 )
 
 // sent is what the body of send's request is, unless a test changes it.
@@ -92,6 +93,27 @@ func TestPrefetchOfAnUnclaimedRequest(t *testing.T) {
 	})
 	require.Equal(t, 200, send(h, bare, form, body("cents=5")).Code)
 	require.Equal(t, 200, send(h, form, body("cents=5")).Code)
+}
+
+// TestPrefetchThatChains: the endpoint would work in another transaction. What was
+// committed so isn't done again; what was rolled back may be.
+func TestPrefetchThatChains(t *testing.T) {
+	for statement, again := range map[string]idemhttp.Reason{
+		"ROLLBACK AND CHAIN": idemhttp.Failed, "COMMIT AND CHAIN": idemhttp.NoAnswer,
+		"ABORT": idemhttp.Failed, "END": idemhttp.NoAnswer,
+	} {
+		t.Run(statement, func(t *testing.T) {
+			t.Parallel()
+			a := newApp(t, pgtest.MaxConns(1))
+			a.opts = []EndpointOption{WithPrefetch(func(_ *http.Request, b *pgx.Batch) { b.Queue(statement) })}
+			h := a.inTx(pay)
+			expectProblem(t, send(h), 500, idemhttp.Failed)
+			assert.Contains(t, send(h).Body.String(), idemhttp.Refusal{Reason: again}.Type())
+			assert.Zero(t, a.runs.Load())
+			assert.Zero(t, a.payments())
+			assert.True(t, a.log.has("prefetch: query 0"))
+		})
+	}
 }
 
 // upload is a request with a file that is too large to be parsed into memory.
