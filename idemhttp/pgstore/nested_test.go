@@ -91,6 +91,45 @@ func TestNestedWaitIsBounded(t *testing.T) {
 	assert.Zero(t, a.payments())
 }
 
+// onWorkPool is an endpoint on a pool of its own, inside one on the store's pool
+// that doesn't claim the request.
+func onWorkPool(a *app) http.Handler {
+	a.policy.Methods = []string{http.MethodPut}
+	work := pgtest.Pool(a.t, pgtest.DSN(), pgtest.Path(a.schema))
+	a.opts = []EndpointOption{WithWorkPool(work)}
+	inner := a.inTx(pay)
+	a.policy.Methods, a.opts = nil, nil
+	return a.endpoint().InTxMiddleware(inner)
+}
+
+// TestWorkPoolInsideTheStoresPool: its first transaction asks where the claims
+// are, on a connection of the pool that the outer one holds.
+func TestWorkPoolInsideTheStoresPool(t *testing.T) {
+	for conns, c := range map[int32]struct {
+		status int
+		reason idemhttp.Reason
+		log    string
+	}{
+		1: {500, idemhttp.Failed, "pool of one connection"},
+		2: {503, idemhttp.StoreDown, "no second connection for an endpoint inside another"},
+	} {
+		a := newApp(t, pgtest.MaxConns(conns))
+		h := onWorkPool(a)
+		a.store.patience = time.Millisecond
+		for range conns - 1 {
+			conn, err := a.pool.Acquire(t.Context())
+			require.NoError(t, err)
+			defer conn.Release()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		expectProblem(t, send(h, method(http.MethodPut), in(ctx)), c.status, c.reason)
+		assert.NoError(t, ctx.Err())
+		assert.True(t, a.log.has(c.log))
+		assert.Zero(t, a.runs.Load())
+	}
+}
+
 // TestConnectionIsFreeAfterTheCommit: what AfterCommit calls may use the pool.
 func TestConnectionIsFreeAfterTheCommit(t *testing.T) {
 	a := newApp(t, pgtest.MaxConns(1))

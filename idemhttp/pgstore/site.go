@@ -98,8 +98,9 @@ func (s *site) question(ctx context.Context) <-chan struct{} {
 func (s *site) ask(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, siteTimeout)
 	defer cancel()
-	claims, err := identify(ctx, s.endpoint.store.pool)
-	work, workErr := identify(ctx, s.endpoint.pool)
+	store := s.endpoint.store
+	claims, err := store.identify(ctx, store.pool)
+	work, workErr := store.identify(ctx, s.endpoint.pool)
 	s.answer(ctx, claims, work, errors.Join(err, workErr))
 }
 
@@ -124,8 +125,10 @@ type identity struct {
 	standby bool
 }
 
-func identify(ctx context.Context, pool *pgxpool.Pool) (identity, error) {
-	conn, err := pool.Acquire(ctx)
+// identify asks on a connection of pool, which a transaction that ctx is inside of
+// may hold all of.
+func (s *Store) identify(ctx context.Context, pool *pgxpool.Pool) (identity, error) {
+	conn, err := s.acquire(ctx, pool)
 	if err != nil {
 		return identity{}, fmt.Errorf("idem: which database is it: %w", err)
 	}
@@ -164,7 +167,7 @@ func (ses *session) verify(ctx context.Context, q *query) error {
 	if q.err != nil {
 		return fmt.Errorf("idem: which database is it: %w", q.err)
 	}
-	claims, err := identify(ctx, ses.store.pool)
+	claims, err := ses.store.identify(ctx, ses.store.pool)
 	if err != nil {
 		return err
 	}
