@@ -19,9 +19,14 @@ import (
 // everything on to next, which may be nil, and may be any of pgx's and
 // pgxpool's tracers.
 //
-// A commit that was sent and whose outcome isn't known counts as committed. What
-// runs with another context isn't heard, nor is a function called by SELECT that
-// writes: call idemhttp.Committed for these.
+// A commit that was sent and whose outcome isn't known counts as committed, and
+// outside of a transaction so does every statement that a pgx.QueryRewriter other
+// than pgx's own may have made something else of.
+//
+// Not heard is what runs with another context or past pgx.Conn, through its
+// PgConn; a function called by SELECT that writes; and a COMMIT that a
+// QueryRewriter puts in the midst of other statements. Call idemhttp.Committed for
+// these.
 func Tracer(next pgx.QueryTracer) pgx.QueryTracer {
 	t := &tracer{next: next}
 	t.batch, _ = next.(pgx.BatchTracer)
@@ -266,9 +271,10 @@ func isWordByte(c byte) bool {
 }
 
 func (t *tracer) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	ctx = listen(ctx, conn, func(inside bool) bool { return mayCommit(data.SQL, inside) })
+	text := textOf(conn, data.SQL)
+	ctx = listen(ctx, conn, func(inside bool) bool { return rewritten(data.Args) || mayCommit(text, inside) })
 	if l := listeningFrom(ctx); l != nil && l.told {
-		l.explicit = commitsInside(data.SQL, l.inside)
+		l.explicit = commitsInside(text, l.inside)
 	}
 	if t.next != nil {
 		ctx = t.next.TraceQueryStart(ctx, conn, data)
@@ -287,8 +293,9 @@ func (t *tracer) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.T
 	explicit := false
 	ctx = listen(ctx, conn, func(inside bool) (may bool) {
 		for _, q := range data.Batch.QueuedQueries {
-			explicit = explicit || mayCommit(q.SQL, true)
-			may = may || mayCommit(q.SQL, inside)
+			text := textOf(conn, q.SQL)
+			explicit = explicit || mayCommit(text, true)
+			may = may || rewritten(q.Arguments) || mayCommit(text, inside)
 		}
 		return may
 	})
@@ -347,6 +354,7 @@ func (t *tracer) TraceCopyFromEnd(ctx context.Context, conn *pgx.Conn, data pgx.
 }
 
 func (t *tracer) TracePrepareStart(ctx context.Context, conn *pgx.Conn, data pgx.TracePrepareStartData) context.Context {
+	notePrepared(conn, data.Name, data.SQL)
 	if t.prepare != nil {
 		ctx = t.prepare.TracePrepareStart(ctx, conn, data)
 	}
