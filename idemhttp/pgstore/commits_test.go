@@ -164,6 +164,20 @@ func TestTriggersWriteElsewhere(t *testing.T) {
 	assert.Equal(t, 1, a.count("part"))
 }
 
+// TestProcedureInABatch: it has committed, and what comes behind it fails.
+func TestProcedureInABatch(t *testing.T) {
+	a := newApp(t, traced)
+	a.admin(`CREATE PROCEDURE work() LANGUAGE plpgsql AS $$
+		BEGIN INSERT INTO payments (note) VALUES ('x'); COMMIT; END $$`)
+	assert.True(t, a.failing("call", func(ctx context.Context, pool *pgxpool.Pool) error {
+		var b pgx.Batch
+		b.Queue("CALL work()")
+		b.Queue("SELECT 1/0")
+		return pool.SendBatch(ctx, &b).Close()
+	}))
+	assert.Equal(t, 1, a.payments())
+}
+
 func TestWhatMayCommit(t *testing.T) {
 	for _, c := range []struct {
 		sql             string

@@ -294,7 +294,7 @@ func (t *tracer) TraceBatchStart(ctx context.Context, conn *pgx.Conn, data pgx.T
 	ctx = listen(ctx, conn, func(inside bool) (may bool) {
 		for _, q := range data.Batch.QueuedQueries {
 			text := textOf(conn, q.SQL)
-			explicit = explicit || mayCommit(text, true)
+			explicit = explicit || mayCommit(text, true) || commitsInside(text, inside)
 			may = may || rewritten(q.Arguments) || mayCommit(text, inside)
 		}
 		return may
@@ -315,7 +315,7 @@ func (t *tracer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, data pgx.T
 }
 
 // TraceBatchEnd: a batch outside of a transaction is one of its own, so an error
-// undoes it, unless there is a COMMIT in it.
+// undoes it, unless there is a COMMIT in it, or in a procedure it calls.
 func (t *tracer) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchEndData) {
 	listeningFrom(ctx).endBatch(conn, data.Err)
 	if t.batch != nil {
