@@ -104,9 +104,9 @@ func beginText(opts pgx.TxOptions) string {
 // The function may read the body, or parse it as a form, and the endpoint reads
 // it from its start all the same. It is called again for each run of WithRetry,
 // and each time a request that WithExclusive holds looks for its turn. The body of
-// a request that isn't claimed here (no key where it is optional, another method,
-// claimed further out) isn't kept: what the function reads of it is gone for the
-// endpoint, but a form that it parses is the endpoint's, too.
+// a request whose claim isn't part of the transaction (see WithRetry) isn't kept:
+// what the function reads of it is gone for the endpoint, but a form that it parses
+// is the endpoint's, too.
 //
 // A query that fails, or that ends the transaction, fails the request, and the
 // endpoint doesn't run.
@@ -137,8 +137,11 @@ func WithExclusive() EndpointOption {
 // WithRetry runs the endpoint again, up to n times, where the server gave the
 // transaction up for its timing (class 40: serialization failure, deadlock) and
 // no other request has won. The endpoint's effects outside the database happen
-// again then. A request without a claim runs again only if it has no body, as
-// that isn't kept. The default is 0; negative values are refused.
+// again then. The default is 0; negative values are refused.
+//
+// A request whose claim isn't part of the transaction runs again only if it has no
+// body, as that isn't kept: one without a key, or claimed further out, or any where
+// WithWorkPool leads to another database.
 func WithRetry(n int) EndpointOption {
 	return func(e *Endpoint) error {
 		if n < 0 {

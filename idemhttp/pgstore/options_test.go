@@ -310,6 +310,14 @@ func TestWorkPoolElsewhere(t *testing.T) {
 	assert.Equal(t, 500, send(h, key("k2")).Code)
 	expectProblem(t, send(h, key("k2")), 409, idemhttp.NoAnswer)
 	assert.Equal(t, 2, works())
+
+	a.opts = append(a.opts, WithRetry(2)) // the claim isn't InTx's there, and neither is the body
+	a.runs.Store(0)
+	h = a.inTx(func(http.ResponseWriter, *http.Request, pgx.Tx) error { return &pgconn.PgError{Code: "40001"} })
+	assert.Equal(t, 500, send(h, key("k3")).Code)
+	assert.EqualValues(t, 1, a.runs.Load())
+	assert.Equal(t, 500, send(h, key("k3"), body(""), func(r *http.Request) { r.Body = http.NoBody }).Code)
+	assert.EqualValues(t, 4, a.runs.Load())
 }
 
 // TestWorkPoolUnknownAtFirst: the database is down when the endpoint is made.
