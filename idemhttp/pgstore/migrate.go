@@ -64,22 +64,22 @@ func (s *Store) migrate(ctx context.Context, tx pgx.Tx) error {
 }
 
 // migrated reports whether table and index are there. CREATE IF NOT EXISTS asks
-// for the right to create before it looks.
+// for the right to create before it looks. The catalogs are read themselves, here
+// and below: to_regclass answers from a cache of the backend's, which may be older
+// than the lock.
 func (s *Store) migrated(ctx context.Context, tx pgx.Tx) (there bool, err error) {
-	index := pgx.Identifier{s.schema, s.tableName + indexSuffix}.Sanitize()
-	row := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL",
-		pgx.QueryExecModeExec, s.table, index)
+	row := tx.QueryRow(ctx, `SELECT count(*) = 2 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname = $1 AND c.relname IN ($2, $3)`, pgx.QueryExecModeExec, s.schema, s.tableName, s.tableName+indexSuffix)
 	return there, row.Scan(&there)
 }
 
 // createSchema asks first, for the same reason.
 func (s *Store) createSchema(ctx context.Context, tx pgx.Tx) error {
 	var missing bool
-	quoted := pgx.Identifier{s.schema}.Sanitize()
-	row := tx.QueryRow(ctx, "SELECT to_regnamespace($1) IS NULL", pgx.QueryExecModeExec, quoted)
+	row := tx.QueryRow(ctx, "SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)", pgx.QueryExecModeExec, s.schema)
 	if err := row.Scan(&missing); err != nil || !missing {
 		return err
 	}
-	_, err := tx.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+quoted)
+	_, err := tx.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+pgx.Identifier{s.schema}.Sanitize())
 	return err
 }

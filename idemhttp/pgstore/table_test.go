@@ -37,15 +37,23 @@ func TestMigrateFromManyNodes(t *testing.T) {
 }
 
 // TestMigrateOfAnotherTableWaits: the first one has created the schema and not
-// committed it yet, so the second one still sees none.
+// committed it yet, so the second one still sees none. Its backend may know of
+// none from before, too.
 func TestMigrateOfAnotherTableWaits(t *testing.T) {
 	schema := pgtest.Schema(t) + "_new"
-	pool := pgtest.Pool(t, pgtest.DSN())
+	pool, other := pgtest.Pool(t, pgtest.DSN()), pgtest.Pool(t, pgtest.DSN(), pgtest.MaxConns(1))
 	t.Cleanup(func() { _, _ = pool.Exec(context.Background(), "DROP SCHEMA "+schema+" CASCADE") })
 	first, err := New(pool, WithSchema(schema), WithTable("one"))
 	require.NoError(t, err)
-	second, err := New(pool, WithSchema(schema), WithTable("two"))
+	second, err := New(other, WithSchema(schema), WithTable("two"))
 	require.NoError(t, err)
+	for range 2 { // the backend remembers the schema to be missing, and all else that it looks up
+		require.NoError(t, second.Migrate(t.Context()))
+		_, err = pool.Exec(t.Context(), "DROP SCHEMA "+schema+" CASCADE")
+		require.NoError(t, err)
+		_, err = other.Exec(t.Context(), "SELECT to_regnamespace($1)", schema)
+		require.NoError(t, err)
+	}
 	done := make(chan error, 1)
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		if err := first.migrate(t.Context(), tx); err != nil {
