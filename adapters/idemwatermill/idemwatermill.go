@@ -18,9 +18,11 @@
 package idemwatermill
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/requeuer"
@@ -52,8 +54,18 @@ func (m *dedup) middleware(h message.HandlerFunc) message.HandlerFunc {
 		if err != nil {
 			return nil, err
 		}
-		t := newTurn(m, msg, id)
-		return t.take(h)
+		if m.off {
+			return newTurn(m, msg, id).take(h)
+		}
+		failed := true
+		defer func() {
+			if failed { // also where it panics
+				countFailure(msg)
+			}
+		}()
+		outputs, err := newTurn(m, msg, id).take(h)
+		failed = err != nil
+		return outputs, err
 	}
 }
 
@@ -80,17 +92,34 @@ func destination(topic, handler string) string {
 	return topic + "\x00" + handler
 }
 
-// trip tells what comes back from the poison queue from what went there: by
-// Watermill's Requeuer, which counts, or by hand, which leaves the poison queue's
-// mark. It is "" on the first trip.
+// failuresKey is where a message carries how often it has failed here. PoisonQueue
+// publishes the message as it is, so this comes back with it.
+const failuresKey = "idem_failures"
+
+func countFailure(msg *message.Message) {
+	if msg.Metadata == nil {
+		msg.Metadata = message.Metadata{}
+	}
+	n, _ := strconv.Atoi(msg.Metadata.Get(failuresKey)) // what isn't a number is none
+	msg.Metadata.Set(failuresKey, strconv.Itoa(n+1))
+}
+
+// trip tells what went to the poison queue, and what comes back from there, from
+// what was there before: by Watermill's Requeuer, which counts, or by hand, which
+// leaves the poison queue's mark and the count of failures. It is "" on the first
+// trip. Without the mark failures don't count: Retry outside of this middleware
+// hands in the same message again.
 func trip(meta message.Metadata) string {
-	if retries := meta.Get(requeuer.RetriesKey); retries != "" {
+	retries, failures := meta.Get(requeuer.RetriesKey), meta.Get(failuresKey)
+	_, poisoned := meta[middleware.ReasonForPoisonedKey]
+	switch {
+	case !poisoned:
 		return retries
+	case failures == "":
+		return cmp.Or(retries, "poisoned")
+	default:
+		return retries + "/" + failures
 	}
-	if _, ok := meta[middleware.ReasonForPoisonedKey]; ok {
-		return "poisoned"
-	}
-	return ""
 }
 
 // log tells of a message. It is not on the way of one that is just handled.

@@ -110,8 +110,11 @@ func WithUUID() Option {
 // handler's own would, and it isn't run. The function must not be nil, and must
 // neither ack nor nack the message.
 //
-// Whatever names the message, ";trip=" is added to what comes back from a poison
-// queue, with the Requeuer's count if there is one: it runs.
+// Whatever names the message, ";trip=" is added to what was in a poison queue, with
+// the Requeuer's count if there is one, and with how often it has failed: it runs
+// there, and each time that it comes back. For this the middleware keeps a count in
+// the metadata of what it returns with an error, as idem_failures. Who moves a
+// message by hand must keep its metadata.
 func WithID(id func(*message.Message) (string, error)) Option {
 	return option(func(m *dedup) error {
 		if id == nil {

@@ -61,6 +61,9 @@ func TestIdentity(t *testing.T) {
 		"function":                       {function, nil, "payload"},
 		"requeued":                       {WithUUID(), message.Metadata{requeuer.RetriesKey: "2", middleware.ReasonForPoisonedKey: "x"}, "uuid;trip=2"},
 		"moved back by hand":             {WithUUID(), message.Metadata{middleware.ReasonForPoisonedKey: ""}, "uuid;trip=poisoned"},
+		"moved back again":               {WithUUID(), message.Metadata{middleware.ReasonForPoisonedKey: "", failuresKey: "2"}, "uuid;trip=/2"},
+		"requeued, moved back again":     {WithUUID(), message.Metadata{requeuer.RetriesKey: "1", middleware.ReasonForPoisonedKey: "", failuresKey: "2"}, "uuid;trip=1/2"},
+		"failed, and handed in again":    {WithUUID(), message.Metadata{failuresKey: "2"}, "uuid"},
 		"unidentified, requeued":         {WithMetadataID(field), message.Metadata{requeuer.RetriesKey: "2"}, ""},
 		"an id that looks like requeued": {WithMetadataID(field), message.Metadata{field: "m;trip=2"}, "m;trip=2;trip="},
 	} {

@@ -321,3 +321,62 @@ func identified(id string) *message.Message {
 	msg.Metadata.Set(field, id)
 	return msg
 }
+
+// A message fails again after it was moved back by hand, by a handler of the poison
+// topic that is guarded as well: what it has in its hands the second time is no copy.
+func TestWhatIsPoisonedAgainIsMovedBackAgain(t *testing.T) {
+	r := newRig(t)
+	r.broker.queues[poisoned] = nil
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, nil)
+	require.NoError(t, err)
+	router.AddMiddleware(r.poison(), middleware.Recoverer, r.dedup)
+	moves := make(chan int, 10)
+	router.AddConsumerHandler("work", orders, r.connect(), func(msg *message.Message) error {
+		switch r.ran(msg) {
+		case 1:
+			return errHandler
+		case 2:
+			panic(errHandler) // which counts, too
+		case 3:
+			return idem.WithOutcome(errHandler, idem.Reject)
+		}
+		return nil
+	})
+	router.AddConsumerHandler("mover", poisoned, r.connect(), func(msg *message.Message) error {
+		moves <- 1
+		return r.Publish(orders, msg)
+	})
+	run(t, router)
+	r.publish("a")
+	r.eventually(func() bool { return len(r.ranSoFar()) == 4 })
+	r.settled()
+	assert.Len(t, moves, 3)
+	assert.Empty(t, r.waiting(poisoned))
+}
+
+// A copy of what was poisoned is one: on the poison topic, and moved back.
+func TestCopiesOfWhatWasPoisonedAreDropped(t *testing.T) {
+	r := newRig(t)
+	msg := identified("a")
+	_, err := r.dedup(r.failing(1, errHandler))(msg)
+	require.ErrorIs(t, err, errHandler)
+	msg.Metadata.Set(middleware.ReasonForPoisonedKey, err.Error()) // as PoisonQueue does
+	for range 2 {
+		again := msg.Copy()
+		_, err := r.dedup(r.ok)(again)
+		require.NoError(t, err)
+		again.Ack()
+		r.eventually(func() bool { return r.guard.Stats().Completed == 1 })
+	}
+	assert.Equal(t, []string{"a", "a"}, r.ranSoFar(), "failed, and done")
+}
+
+func TestMessageWithoutMetadataThatFails(t *testing.T) {
+	r := newRig(t)
+	r.dedup = newDedup(t, r.guard, WithUUID())
+	msg := message.NewMessage("uuid", nil)
+	msg.Metadata = nil
+	_, err := r.dedup(r.failing(1, errHandler))(msg)
+	require.ErrorIs(t, err, errHandler)
+	assert.Equal(t, "1", msg.Metadata.Get(failuresKey))
+}

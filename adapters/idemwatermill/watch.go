@@ -2,6 +2,7 @@ package idemwatermill
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -30,11 +31,21 @@ func (m *dedup) watch(t *turn, onAck idem.Outcome) {
 	f := &flight{claim: t.claim, msg: t.msg, acked: t.acked, nacked: t.nacked, onAck: onAck}
 	m.flights.add(t.id.ID, f)
 	ctx, sub := t.ctx, t.sub
+	id := t.id
 	go func() {
+		defer m.flights.remove(id.ID, f)
+		defer m.survive(ctx, id)
 		m.await(ctx, sub, f)
 		f.settle(m.guard)
-		m.flights.remove(t.id.ID, f)
 	}()
+}
+
+// survive keeps a panic of the guard's clock from ending the process: nobody else
+// could recover it here.
+func (m *dedup) survive(ctx context.Context, id idem.Identity) {
+	if v := recover(); v != nil {
+		m.log(ctx, slog.LevelError, "idem: settling a claim panicked, the message may run again", id, slog.Any("panic", v))
+	}
 }
 
 // await returns when the message is settled, or when nobody will settle it. The
@@ -74,6 +85,7 @@ func (f *flight) wait(d time.Duration) {
 // done, or being done, may rely on it.
 func (f *flight) settle(guard idem.IdempotencyGuard) {
 	f.once.Do(func() {
+		defer guard.Release(f.claim) // changes nothing, unless the clock panics
 		o := settledBy(f.acked, f.nacked)
 		if o == idem.Ack {
 			o = f.onAck

@@ -2,6 +2,7 @@ package idemwatermill
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -233,5 +234,35 @@ func TestNothingIsKeptOfSettledMessages(t *testing.T) {
 		other.msg.Nack()
 		synctest.Wait()
 		assert.Empty(t, m.flights.byID)
+	})
+}
+
+// brokenClock panics once it is broken.
+type brokenClock struct{ broken atomic.Bool }
+
+func (c *brokenClock) Now() time.Time {
+	if c.broken.Load() {
+		panic("clock stopped")
+	}
+	return time.Unix(1_700_000_000, 0)
+}
+
+// Nobody could recover a panic of the goroutine that waits for the ack.
+func TestAClockThatPanicsAtTheAck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var clock brokenClock
+		r := newRig(t)
+		r.guard = newGuard(t, idem.WithClock(&clock))
+		r.dedup = newDedup(t, r.guard)
+		msg := identified("a")
+		handled(t, r, msg)
+		clock.broken.Store(true)
+		msg.Ack()
+		synctest.Wait()
+		clock.broken.Store(false)
+		assert.Zero(t, r.guard.Stats().InFlight, "released")
+		again := identified("a")
+		handled(t, r, again)
+		again.Ack()
 	})
 }
