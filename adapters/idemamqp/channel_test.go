@@ -194,6 +194,33 @@ func TestAckAfterTheClientHasReopenedTheChannel(t *testing.T) {
 	assert.Equal(t, "new", msg.MessageId)
 }
 
+// The client reopens the channel and does not consume again: nothing comes any more,
+// and nothing ends, also where nothing had come before.
+func TestNextTellsOfAReopenedChannelThatNobodyConsumes(t *testing.T) {
+	for _, before := range []int{0, 1} {
+		q := declare(t, "classic")
+		s := q.source()
+		recovery := quick()
+		recovery.TopologyRecoveryMode = amqp.TopologyRecoveryDisabled
+		l := dialWith(t, amqp.Config{Recovery: recovery})
+		deliveries, err := s.Consume(l.Channel, "", false, false, false, false, nil)
+		require.NoError(t, err)
+		next := s.Next(deliveries)
+		for range before {
+			q.publish("a")
+			d, err := next(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, d.Ack(t.Context()))
+		}
+		require.NoError(t, l.wire.Close())
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		_, err = next(ctx)
+		assert.ErrorContains(t, err, "has reopened the channel by itself", "%d before", before)
+		assert.ErrorIs(t, err, amqp.ErrClosed)
+	}
+}
+
 // A process that reconnects for years keeps nothing of its old channels.
 func TestSourceForgetsClosedChannels(t *testing.T) {
 	q := declare(t, "classic")

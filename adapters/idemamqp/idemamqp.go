@@ -14,6 +14,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/idem-go/idem"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -49,11 +50,12 @@ func (s *Source) Consume(ch *amqp.Channel, consumer string, autoAck, exclusive, 
 	case recovers(ch):
 		return nil, refuse("queue %q: the connection's Config.Recovery must be nil, or its topology recovery disabled: a reopened channel counts its delivery tags from 1 again", s.queue)
 	}
-	s.watch(ch) // from before the first delivery
+	w := s.watch(ch) // from before the first delivery
 	deliveries, err := ch.Consume(s.queue, consumer, false, exclusive, noLocal, noWait, args)
 	if err != nil {
 		return nil, fmt.Errorf("idemamqp: consuming queue %q: %w", s.queue, err)
 	}
+	w.feeds(deliveries)
 	return deliveries, nil
 }
 
@@ -99,18 +101,73 @@ type next struct {
 
 func (n *next) next(ctx context.Context) (*Delivery, error) {
 	for {
-		select {
-		case msg, ok := <-n.deliveries:
-			if !ok {
-				return nil, n.end()
-			}
-			if d, err := n.take(msg); d != nil || err != nil {
-				return d, err
-			}
-		case <-ctx.Done():
-			return nil, fmt.Errorf("idemamqp: next message of queue %q: %w", n.source.queue, ctx.Err())
+		msg, open, err := n.receive(ctx)
+		switch {
+		case err != nil:
+			return nil, err
+		case !open:
+			return nil, n.end()
+		}
+		if d, err := n.take(msg); d != nil || err != nil {
+			return d, err
 		}
 	}
+}
+
+// lookAfter is how long nothing comes until the channel is looked at.
+const lookAfter = time.Second
+
+// receive waits for a message. Now and then it looks whether the client has reopened
+// the channel: if it doesn't consume again, nothing comes any more, and nothing ends.
+func (n *next) receive(ctx context.Context) (msg amqp.Delivery, open bool, err error) {
+	if msg, open, ok := n.ready(ctx); ok {
+		return msg, open, nil
+	}
+	look := time.NewTicker(lookAfter)
+	defer look.Stop()
+	for {
+		select {
+		case msg, open := <-n.deliveries:
+			return msg, open, nil
+		case <-look.C:
+			if err := n.reopened(n.watched()); err != nil {
+				return msg, false, err
+			}
+		case <-ctx.Done():
+			return msg, false, fmt.Errorf("idemamqp: next message of queue %q: %w", n.source.queue, ctx.Err())
+		}
+	}
+}
+
+// ready is receive without waiting.
+func (n *next) ready(ctx context.Context) (msg amqp.Delivery, open, ok bool) {
+	if ctx.Err() != nil {
+		return msg, false, false
+	}
+	select {
+	case msg, open = <-n.deliveries:
+		return msg, open, true
+	default:
+		return msg, false, false
+	}
+}
+
+// watched is the watch of the channel, nil if that isn't known: nothing has come, and
+// it was not the source that consumed.
+func (n *next) watched() *watch {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.watch == nil {
+		n.watch = n.source.watchFeeding(n.deliveries)
+	}
+	return n.watch
+}
+
+func (n *next) reopened(w *watch) error {
+	if err := w.err(); err != nil && !w.channel.IsClosed() {
+		return fmt.Errorf("idemamqp: queue %q: the client has reopened the channel by itself, which the adapter can't follow: %w", n.source.queue, err)
+	}
+	return nil
 }
 
 // take returns neither delivery nor error for what the client had buffered when
@@ -121,21 +178,14 @@ func (n *next) take(msg amqp.Delivery) (*Delivery, error) {
 	n.mu.Lock()
 	n.watch = w
 	n.mu.Unlock()
-	switch {
-	case w.err() == nil:
+	if w.err() == nil {
 		return d, nil
-	case w.channel.IsClosed():
-		return nil, nil
-	default:
-		return nil, fmt.Errorf("idemamqp: queue %q: the client has reopened the channel by itself, which the adapter can't follow: %w", n.source.queue, w.err())
 	}
+	return nil, n.reopened(w)
 }
 
 func (n *next) end() error {
-	n.mu.Lock()
-	w := n.watch
-	n.mu.Unlock()
-	if err := w.err(); err != nil && unknownTag(err) {
+	if err := n.watched().err(); err != nil && unknownTag(err) {
 		return fmt.Errorf("idemamqp: queue %q: its consumer has autoAck, or a delivery was settled behind the adapter's back: %w", n.source.queue, err)
 	}
 	return io.EOF
@@ -172,16 +222,21 @@ func (d *Delivery) Msg() *amqp.Delivery { return &d.msg }
 // never taken for a duplicate. The delivery tag counts for nothing: it begins
 // anew with each channel.
 //
-// To a message that the broker has dead-lettered before, ";trip=" and how often
-// are added (the counts of its x-death header). So a redelivery keeps its
-// identity, while a message that returns from a wait queue, or that is moved back
-// from the dead letters, is on a new trip, and runs.
+// To a message that the broker has dead-lettered before, ";trip=" is added, how often
+// that was, and in which second the last time (the counts and times of its x-death
+// header). So a redelivery keeps its identity, while a message that returns from a
+// wait queue, or that is moved back from the dead letters, is on a new trip, and
+// runs.
+//
+// Of a message that the handler itself publishes anew for each return, instead of
+// having it dead-lettered, every return looks like the first but for the second.
+// Where it may return within one, answer [idem.Postpone], which remembers nothing.
 func (d *Delivery) Identity() (idem.Identity, error) {
 	id, err := d.source.id(&d.msg)
 	if err != nil {
 		return idem.Identity{}, fmt.Errorf("idemamqp: id of a message of queue %q: %w", d.source.queue, err)
 	}
-	return idem.IDAt(withTrip(id, deaths(d.msg.Headers)), d.source.queue), nil
+	return idem.IDAt(withTrip(id, trip(d.msg.Headers)), d.source.queue), nil
 }
 
 // Ack acknowledges the message (basic.ack).

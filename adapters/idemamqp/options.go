@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/idem-go/idem"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -60,23 +61,36 @@ const tripMark = ";trip="
 
 // withTrip tells the trips of a message apart. An id that happens to hold the
 // mark gets it on its first trip too: no two pairs make the same text.
-func withTrip(id string, trip uint64) string {
-	if id == "" || (trip == 0 && !strings.Contains(id, tripMark)) {
+func withTrip(id, trip string) string {
+	if id == "" || (trip == "" && !strings.Contains(id, tripMark)) {
 		return id
 	}
-	return id + tripMark + strconv.FormatUint(trip, 10)
+	return id + tripMark + trip
 }
 
-// deaths is how often the broker has dead-lettered the message: the sum over
-// queues and reasons. What is no count, since anyone can write headers, is none.
-func deaths(headers amqp.Table) (sum uint64) {
+// trip is how often the broker has dead-lettered the message, the sum over queues
+// and reasons, and the second of the last time: for a message that was published
+// anew the broker counts from 1 again, from RabbitMQ 4.0 on also if it brings its
+// headers along. What is no count, since anyone can write headers, is none.
+func trip(headers amqp.Table) string {
+	var sum uint64
+	var last time.Time
 	list, _ := headers["x-death"].([]any)
 	for _, entry := range list {
-		if death, ok := entry.(amqp.Table); ok {
-			sum += count(death["count"])
+		death, _ := entry.(amqp.Table)
+		sum += count(death["count"])
+		if at, ok := death["time"].(time.Time); ok && at.After(last) {
+			last = at
 		}
 	}
-	return sum
+	switch {
+	case sum == 0:
+		return ""
+	case last.IsZero():
+		return strconv.FormatUint(sum, 10)
+	default:
+		return fmt.Sprintf("%d@%d", sum, last.Unix())
+	}
 }
 
 // count reads the integers that the client decodes. RabbitMQ writes an int64; a

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/idem-go/idem"
 	"github.com/idem-go/idem/adapters/idemamqp"
@@ -205,6 +206,7 @@ func TestRacingVerbsReachTheBrokerOnce(t *testing.T) {
 
 func TestIdentity(t *testing.T) {
 	death := func(count any) amqp.Table { return amqp.Table{"queue": "orders", "reason": "rejected", "count": count} }
+	died := func(count, at int64) amqp.Table { return amqp.Table{"count": count, "time": time.Unix(at, 0)} }
 	for _, row := range []struct {
 		name    string
 		id      string
@@ -216,9 +218,11 @@ func TestIdentity(t *testing.T) {
 		{"returned once", "a", amqp.Table{"x-death": []any{death(int64(1))}}, "a;trip=1"},
 		{"returned from a wait queue", "a", amqp.Table{"x-death": []any{death(int64(2)), death(int64(3))}}, "a;trip=5"},
 		{"a count that a program has copied", "a", amqp.Table{"x-death": []any{death(int32(2)), death(uint8(1))}}, "a;trip=3"},
+		{"returned at a time", "a", amqp.Table{"x-death": []any{died(1, 1_764_000_000), died(2, 1_764_000_005), death(int64(1))}}, "a;trip=4@1764000005"},
+		{"a time that is none", "a", amqp.Table{"x-death": []any{amqp.Table{"count": int64(1), "time": "noon"}}}, "a;trip=1"},
 		{"counts that are none", "a", amqp.Table{"x-death": []any{death("2"), death(int64(-1)), death(nil), "x", nil}}, "a"},
 		{"deaths that are none", "a", amqp.Table{"x-death": "often"}, "a"},
-		{"an id that looks like a trip", "a;trip=1", nil, "a;trip=1;trip=0"},
+		{"an id that looks like a trip", "a;trip=1", nil, "a;trip=1;trip="},
 		{"the same, returned", "a;trip=1", amqp.Table{"x-death": []any{death(int64(1))}}, "a;trip=1;trip=1"},
 		{"no id", "", nil, ""},
 		{"no id, returned", "", amqp.Table{"x-death": []any{death(int64(1))}}, ""},

@@ -2,6 +2,7 @@ package idemamqp
 
 import (
 	"maps"
+	"slices"
 	"sync"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -18,6 +19,7 @@ type watch struct {
 	mu     sync.Mutex // protects what follows
 	ended  bool
 	reason *amqp.Error // nil after an orderly close
+	fed    []<-chan amqp.Delivery
 }
 
 // watchOf returns the watch of the channel that the message came from.
@@ -42,6 +44,29 @@ func (s *Source) watch(ch *amqp.Channel) *watch {
 	w := &watch{channel: ch, closes: ch.NotifyClose(make(chan *amqp.Error, 1))}
 	s.watches[ch] = w
 	return w
+}
+
+// feeds notes that these deliveries come from the channel.
+func (w *watch) feeds(deliveries <-chan amqp.Delivery) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fed = append(w.fed, deliveries)
+}
+
+// watchFeeding returns the watch of the channel that the deliveries come from, nil if
+// none is known.
+func (s *Source) watchFeeding(deliveries <-chan amqp.Delivery) *watch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.watches {
+		w.mu.Lock()
+		found := slices.Contains(w.fed, deliveries)
+		w.mu.Unlock()
+		if found {
+			return w
+		}
+	}
+	return nil
 }
 
 // err is why nothing can be sent any more, nil if it can.
