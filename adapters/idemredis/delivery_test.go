@@ -3,7 +3,9 @@ package idemredis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -300,6 +302,47 @@ func TestReject(t *testing.T) {
 		require.NoError(t, r.next(s).Reject(t.Context(), errHandler))
 		require.Empty(t, r.pending())
 		require.Equal(t, int64(1), r.rdb.XLen(t.Context(), r.place.Stream).Val())
+	})
+	t.Run("without dead letters it leaves alone what is another's", func(t *testing.T) {
+		r := newRig(t)
+		s, err := New(dial(t), r.place, FieldID("id"))
+		require.NoError(t, err)
+		r.publish("a")
+		d := r.next(s)
+		r.age()
+		theirs := r.next(r.sourceAs("other", dial(t)))
+		require.ErrorContains(t, d.Reject(t.Context(), errHandler), "another consumer has claimed it")
+		require.Len(t, r.pending(), 1, "it may fail there")
+		require.NoError(t, theirs.Ack(t.Context()))
+		require.NoError(t, d.Reject(t.Context(), errHandler), "settled by someone else")
+	})
+	t.Run("an entry may have any number of fields", func(t *testing.T) {
+		for _, c := range []struct {
+			fields  int
+			trimmed bool
+		}{{3500, false}, {3501, false}, {3501, true}, {9000, false}, {9000, true}} {
+			r := newRig(t)
+			var values []string
+			for i := range c.fields {
+				values = append(values, fmt.Sprintf("field %04d", i), "\xff\x00"+strconv.Itoa(i))
+			}
+			require.NoError(t, r.rdb.XAdd(t.Context(), &redis.XAddArgs{Stream: r.place.Stream, Values: values}).Err())
+			d := r.next(r.source(dial(t)))
+			if c.trimmed {
+				require.NoError(t, r.rdb.XTrimMaxLen(t.Context(), r.place.Stream, 0).Err())
+			}
+			require.NoError(t, d.Reject(t.Context(), errHandler))
+			require.Empty(t, r.pending())
+			dead := r.deadEntries()[0].Values
+			require.Equal(t, "handler failed", dead["dead-reason"])
+			if c.fields == 3500 {
+				require.Equal(t, "\xff\x003499", dead["field 3499"])
+				continue
+			}
+			unpacked, err := r.rdb.Eval(t.Context(), "return cmsgpack.unpack(ARGV[1])", nil, dead["dead-fields"]).StringSlice()
+			require.NoError(t, err)
+			require.Equal(t, values, unpacked)
+		}
 	})
 	t.Run("without a cause there is no reason", func(t *testing.T) {
 		r := newRig(t)

@@ -30,11 +30,12 @@ type fetched struct {
 type feed struct {
 	turn chan struct{} // holds one while a call of Next is at work: what follows is that call's
 
-	buffer  []fetched     // not handed out yet
-	reading chan read     // answers the read that is under way; nil if there is none
-	scanAt  time.Time     // when to look next for what was left pending
-	cursor  string        // how far the look has come
-	wake    chan struct{} // holds one after comebacks have changed
+	buffer   []fetched     // not handed out yet
+	cameBack bool          // the last ones had been given back
+	reading  chan read     // answers the read that is under way; nil if there is none
+	scanAt   time.Time     // when to look next for what was left pending
+	cursor   string        // how far the look has come
+	wake     chan struct{} // holds one after comebacks have changed
 
 	mu        sync.Mutex // protects comebacks
 	comebacks []comeback // given back here, in the order of when they can be claimed
@@ -56,10 +57,9 @@ func newFeed() feed {
 	return feed{turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), cursor: scanStart}
 }
 
-// Next returns the next delivery, and feeds Receiver.Consume. First come entries
-// that were given back and whose delay is over, then those that were pending for
-// longer than [WithMinIdle], whoever had them, then new ones. It waits until there
-// is one and until fewer than [WithMaxUnsettled] are unsettled, so settle each
+// Next returns the next delivery, and feeds Receiver.Consume. Entries that were given
+// back and whose delay is over take turns with those that were pending for longer
+// than [WithMinIdle], whoever had them, and with new ones. It waits until there is one and until fewer than [WithMaxUnsettled] are unsettled, so settle each
 // delivery.
 //
 // The end of ctx is an error, and so is what a broken connection or a missing group
@@ -117,47 +117,103 @@ func enter(ctx context.Context, place chan struct{}) error {
 // pop takes a delivery from the buffer. One that has waited there for a while may
 // be another consumer's by now.
 func (s *Source) pop(ctx context.Context) (*Delivery, error) {
-	for f := &s.feed; len(f.buffer) > 0; {
-		d := s.deliver(f.buffer[0])
-		f.buffer = f.buffer[1:]
-		if d.sinceAsked() < s.minIdle/3 {
-			return d, nil
+	for f := &s.feed; len(f.buffer) > 0; f.buffer = f.buffer[1:] {
+		d := s.head()
+		var err error
+		if d.sinceAsked() >= s.minIdle/3 {
+			err = d.settler.call(ctx, d.renew)
 		}
-		err := d.settler.call(ctx, d.renew)
-		if err == nil {
+		switch {
+		case err == nil:
+			f.buffer = f.buffer[1:]
 			return d, nil
-		}
-		if !isGone(err) {
+		case !isGone(err): // it stays, to be given back
 			return nil, err
 		}
 	}
 	return nil, nil
 }
 
-// fetch fills the buffer with what is there, or waits for something to happen.
+// head makes a delivery of the first entry in the buffer.
+func (s *Source) head() *Delivery {
+	d := s.deliver(s.feed.buffer[0])
+	d.fed = true
+	return d
+}
+
+// fetch fills the buffer with what is there, or waits for something to happen. What
+// comes back takes turns with the rest: entries that fail again and again would keep
+// all others away.
 func (s *Source) fetch(ctx context.Context) error {
 	f, now := &s.feed, time.Now()
-	if ids := f.due(now, s.batch); len(ids) > 0 {
-		return s.claim(ctx, ids)
+	others := f.cameBack
+	if !others {
+		if there, err := s.claimDue(ctx, now); there {
+			return err
+		}
 	}
+	f.cameBack = false
 	if !now.Before(f.scanAt) {
 		return s.scan(ctx)
 	}
-	if f.reading == nil {
-		f.reading = s.read(ctx)
+	if others {
+		if there, err := s.fetchBeside(ctx, now); there {
+			return err
+		}
 	}
+	return s.waitForMore(ctx, now)
+}
+
+// claimDue claims what was given back here and whose time has come.
+func (s *Source) claimDue(ctx context.Context, now time.Time) (there bool, err error) {
+	ids := s.feed.due(now, s.batch)
+	if len(ids) == 0 {
+		return false, nil
+	}
+	s.feed.cameBack = true
+	return true, s.claim(ctx, ids)
+}
+
+// fetchBeside takes what has been read by now, else what comes back.
+func (s *Source) fetchBeside(ctx context.Context, now time.Time) (there bool, err error) {
+	select {
+	case r := <-s.readInBackground(ctx):
+		if err := s.feed.take(r); err != nil || len(r.entries) > 0 {
+			return true, err
+		}
+	default:
+	}
+	return s.claimDue(ctx, now)
+}
+
+// take puts into the buffer what was read.
+func (f *feed) take(r read) error {
+	f.reading = nil
+	f.buffer = append(f.buffer, r.entries...)
+	return r.err
+}
+
+// waitForMore waits for something to happen.
+func (s *Source) waitForMore(ctx context.Context, now time.Time) error {
+	f := &s.feed
 	timer := time.NewTimer(f.nextClaim().Sub(now))
 	defer timer.Stop()
 	select {
-	case r := <-f.reading:
-		f.reading = nil
-		f.buffer = append(f.buffer, r.entries...)
-		return r.err
+	case r := <-s.readInBackground(ctx):
+		return f.take(r)
 	case <-timer.C:
 	case <-f.wake:
 	case <-ctx.Done():
 	}
 	return nil
+}
+
+// readInBackground begins a read, unless one is under way.
+func (s *Source) readInBackground(ctx context.Context) <-chan read {
+	if s.feed.reading == nil {
+		s.feed.reading = s.read(ctx)
+	}
+	return s.feed.reading
 }
 
 // read asks for new entries, in the background: meanwhile others can be claimed, and
@@ -258,7 +314,7 @@ func (s *Source) GiveBack(ctx context.Context) error {
 	defer func() { <-s.feed.turn }()
 	err := s.awaitRead(ctx)
 	for f := &s.feed; len(f.buffer) > 0 && err == nil; f.buffer = f.buffer[1:] {
-		err = s.deliver(f.buffer[0]).Requeue(ctx, nil)
+		err = s.head().Requeue(ctx, nil)
 	}
 	return err
 }
@@ -272,8 +328,7 @@ func (s *Source) awaitRead(ctx context.Context) error {
 	}
 	select {
 	case r := <-f.reading:
-		f.reading = nil
-		f.buffer = append(f.buffer, r.entries...)
+		_ = f.take(r)
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("idemredis: giving back entries of %s: %w", s.destination, ctx.Err())

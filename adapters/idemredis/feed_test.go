@@ -3,6 +3,7 @@ package idemredis
 import (
 	"context"
 	"fmt"
+	"net"
 	"strconv"
 	"testing"
 	"time"
@@ -151,6 +152,65 @@ func TestWhatWasFetchedAheadGrowsOld(t *testing.T) {
 	}).Err())
 	require.Equal(t, "c", idOf(r.next(s)), "the other one is no longer ours")
 	require.Equal(t, 2, l.count("renew"))
+}
+
+// One that can't be asked for again just now is not lost: it is given back.
+func TestWhatWasFetchedAheadIsKeptWhereNextIsToStop(t *testing.T) {
+	r := newRig(t)
+	r.publish("a", "b", "c")
+	l := dial(t)
+	s := r.source(l, WithBatch(10))
+	require.Equal(t, "a", idOf(r.next(s)))
+	for i := range s.feed.buffer {
+		s.feed.buffer[i].at = s.feed.buffer[i].at.Add(-never)
+	}
+	l.lose = func(redis.Cmder) error { return net.ErrClosed }
+	_, err := s.Next(t.Context())
+	require.ErrorIs(t, err, net.ErrClosed)
+	l.lose = nil
+	require.NoError(t, s.GiveBack(t.Context()))
+	other := r.sourceAs("other", dial(t))
+	require.Equal(t, "b", idOf(r.next(other)))
+	require.Equal(t, "c", idOf(r.next(other)))
+}
+
+// An entry that fails for ever takes turns with new ones, and with those of consumers
+// that are gone.
+func TestWhatFailsForEverKeepsNobodyAway(t *testing.T) {
+	r := newRig(t)
+	r.publish("abandoned")
+	r.next(r.sourceAs("gone", dial(t)))
+	r.publish("poison")
+	runs := tally{}
+	s := r.source(dial(t), WithRequeueDelay(0), WithMaxUnsettled(1))
+	r.consume(r.receiver(func(_ context.Context, d *Delivery) error {
+		if runs.add(idOf(d)); idOf(d) == "poison" {
+			return errHandler
+		}
+		return nil
+	}), s)
+	r.eventually(func() bool { return runs.of("poison") > 20 })
+	r.age()
+	r.publish("1", "2", "3")
+	r.eventually(func() bool { return runs.of("1")+runs.of("2")+runs.of("3") == 3 })
+	before := runs.of("poison")
+	r.eventually(func() bool { return runs.of("poison") > before })
+}
+
+// A loop of one's own doesn't ask for what it gave back: nobody need remember it.
+func TestWhatNextDidNotHandOutIsNotExpectedBack(t *testing.T) {
+	r := newRig(t)
+	s := r.source(dial(t))
+	r.publish("a", "b")
+	streams, err := r.rdb.XReadGroup(t.Context(), &redis.XReadGroupArgs{
+		Group: "billing", Consumer: "worker", Streams: []string{r.place.Stream, ">"}, Count: 1,
+	}).Result()
+	require.NoError(t, err)
+	require.NoError(t, s.Delivery(streams[0].Messages[0]).Requeue(t.Context(), errHandler))
+	require.Empty(t, s.feed.comebacks)
+	d := r.next(s)
+	require.NoError(t, d.Requeue(t.Context(), errHandler))
+	require.Len(t, s.feed.comebacks, 1)
 }
 
 func TestMaxUnsettled(t *testing.T) {

@@ -75,6 +75,7 @@ type Delivery struct {
 	count   int64 // deliveries when this one was made; 0 if not known
 	settler settler
 	release func() // gives the slot back; nil if it has none
+	fed     bool   // by Next, which is to find it again
 
 	mu    sync.Mutex // protects asked
 	asked time.Time  // when the entry's idle time last began anew, as far as we know
@@ -137,7 +138,7 @@ func (d *Delivery) Requeue(ctx context.Context, cause error) error {
 // handling it.
 func (d *Delivery) Reject(ctx context.Context, cause error) error {
 	if d.source.dead == "" {
-		return d.settle(ctx, "XACK", idem.Reject, d.xack)
+		return d.settle(ctx, "XACK", idem.Reject, func(ctx context.Context) error { return d.source.end(ctx, d) })
 	}
 	return d.settle(ctx, "dead-lettering", idem.Reject, func(ctx context.Context) error {
 		return d.source.bury(ctx, d, cause)

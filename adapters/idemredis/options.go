@@ -152,7 +152,9 @@ func WithMaxUnsettled(n int) Option {
 // WithDeadLetters has rejected entries copied to the stream with this key, in the
 // same step as they are acknowledged. A copy has the entry's own fields, and in
 // addition dead-stream, dead-group, dead-entry (its id) and dead-reason (the error).
-// Nobody trims that stream.
+// Of more than 3,500 fields, which is too many for a script to hand on one by one,
+// there is dead-fields in their place: all of them as one list, name and value in
+// turn, packed by Redis's cmsgpack. Nobody trims that stream.
 //
 // In a cluster both keys must be in the same slot: give them a hash tag. If they
 // aren't, or if the key holds something else than a stream, each Reject fails, and

@@ -52,15 +52,24 @@ return 2
 // burying copies first: a copy that fails, for want of memory or because the key
 // holds something else, ends the script, and the entry is pending still. Tried
 // again after its answer got lost it does nothing. ARGV goes on with the number of
-// fields to add, these, and the entry as we have it, should it have been trimmed.
+// fields to add, these, and the entry as we have it, should it have been trimmed. Lua
+// hands on some 8,000 arguments at most.
 var burying = redis.NewScript(holder + `
 local add = {'XADD', KEYS[2], '*'}
 local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])[1]
 local last = 4 + 2 * tonumber(ARGV[4])
-for i = last + 1, entry and 0 or #ARGV do add[#add + 1] = ARGV[i] end
-for _, v in ipairs(entry and entry[2] or {}) do add[#add + 1] = v end
+local fields = entry and entry[2] or {}
+for i = last + 1, entry and 0 or #ARGV do fields[#fields + 1] = ARGV[i] end
+if #fields > 7000 then fields = {'dead-fields', cmsgpack.pack(fields)} end
+for _, v in ipairs(fields) do add[#add + 1] = v end
 for i = 5, last do add[#add + 1] = ARGV[i] end
 redis.call(unpack(add))
+redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
+return 2
+`)
+
+// acking is XACK for what is ours.
+var acking = redis.NewScript(holder + `
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 return 2
 `)
@@ -92,7 +101,7 @@ func (s *Source) giveBack(ctx context.Context, d *Delivery, delay time.Duration,
 		idle += time.Millisecond // the server's clock drops fractions
 	}
 	answer, err := s.run(ctx, returning, d, nil, d.count, idle.Milliseconds(), uncounted)
-	if err == nil && answer == done {
+	if err == nil && answer == done && d.fed {
 		s.feed.expect(d.msg.ID, time.Now().Add(delay))
 	}
 	return err
@@ -105,6 +114,15 @@ const (
 	fieldEntry  = "dead-entry"
 	fieldReason = "dead-reason"
 )
+
+// end acknowledges the entry, unless another consumer has it.
+func (s *Source) end(ctx context.Context, d *Delivery) error {
+	answer, err := s.run(ctx, acking, d, nil)
+	if err == nil && answer == theirs {
+		return errTheirs
+	}
+	return err
+}
 
 // bury moves the entry to the dead letters.
 func (s *Source) bury(ctx context.Context, d *Delivery, cause error) error {
