@@ -453,6 +453,31 @@ func TestRequestThatOutlivesItsCall(t *testing.T) {
 	require.Equal(t, 2, d.Delivered())
 }
 
+// Next is to stop while what was fetched ahead is given more time: that is given back
+// all the same.
+func TestWhatWasFetchedAheadIsKeptWhereNextIsToStop(t *testing.T) {
+	r := newRig(t)
+	r.publish("a", "b", "c")
+	s := r.source(WithBatch(10))
+	require.Equal(t, "a", bodyOf(r.next(s)))
+	s.feed.received = s.feed.received.Add(-time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	r.sqs.meddle(func(op string, _ request) (fate, error) {
+		if op == "ChangeMessageVisibility" {
+			cancel()
+			<-ctx.Done()
+			return refuseIt, context.Canceled
+		}
+		return goOn, nil
+	})
+	_, err := s.Next(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	r.sqs.meddle(nil)
+	require.NoError(t, s.GiveBack(t.Context()))
+	require.Equal(t, "b", bodyOf(r.next(r.source())))
+	require.Equal(t, "c", bodyOf(r.next(s)))
+}
+
 // What has waited for a worker for long is given more time before it is handed out,
 // or not handed out if there is none.
 func TestWhatWasFetchedAheadGrowsOld(t *testing.T) {

@@ -59,11 +59,15 @@ func (s *Source) next(ctx context.Context) (*Delivery, error) {
 	}
 	defer func() { <-s.feed.turn }()
 	for {
-		if d := s.pop(ctx); d != nil {
+		d, err := s.pop(ctx)
+		switch {
+		case d != nil:
 			d.release = release
 			return d, nil
+		case err == nil:
+			err = s.fetch(ctx)
 		}
-		if err := s.fetch(ctx); err != nil {
+		if err != nil {
 			release()
 			return nil, err
 		}
@@ -85,16 +89,20 @@ func enter(ctx context.Context, place chan struct{}) error {
 
 // pop takes a delivery from the buffer. One that has waited there for a while gets
 // its time first. What can't be given any is not handed out: it may have been
-// received elsewhere, or will be.
-func (s *Source) pop(ctx context.Context) *Delivery {
+// received elsewhere, or will be. It stays where only ctx has ended.
+func (s *Source) pop(ctx context.Context) (*Delivery, error) {
 	for f := &s.feed; len(f.buffer) > 0; {
 		d := s.deliver(f.buffer[0], f.received)
+		fresh := d.sinceAsked() < s.visibility/3 || d.extend(ctx, s.visibility) == nil
+		if err := ctx.Err(); !fresh && err != nil {
+			return nil, err
+		}
 		f.buffer = f.buffer[1:]
-		if d.sinceAsked() < s.visibility/3 || d.extend(ctx, s.visibility) == nil {
-			return d
+		if fresh {
+			return d, nil
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // fetch fills the buffer.
