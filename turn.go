@@ -249,12 +249,23 @@ func (t *turn[D]) abandon() {
 // leaveAs ends a turn whose handler won't say what it was. No verb was called.
 func (t *turn[D]) leaveAs(settled Outcome) {
 	if settled != Unsettled {
-		defer t.guard.Release(t.claim) // changes nothing, unless the clock panics again
-		t.record(settled)
+		t.recordOrRelease(settled)
 		return
 	}
 	defer func() { _ = t.verb(Requeue, errAbandoned) }() // logged there
 	t.guard.Release(t.claim)
+}
+
+// recordOrRelease leaves no claim behind where the clock panics, too.
+func (t *turn[D]) recordOrRelease(settled Outcome) {
+	recorded := false
+	defer func() {
+		if !recorded {
+			t.guard.Release(t.claim)
+		}
+	}()
+	t.record(settled)
+	recorded = true
 }
 
 func (t *turn[D]) log(level slog.Level, text string, attrs ...slog.Attr) {
