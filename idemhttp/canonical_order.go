@@ -2,7 +2,10 @@ package idemhttp
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
+	"unicode"
+	"unicode/utf8"
 )
 
 // member is one member of an object: where its key and its value stand.
@@ -28,6 +31,53 @@ func (c *canonicalizer) close(start int, members []member) {
 	for i := 1; i < len(members); i++ {
 		c.ambiguous = c.ambiguous || order(members[i-1], members[i]) == 0
 	}
+	c.ambiguous = c.ambiguous || c.alikeButForCase(members)
+}
+
+// alikeButForCase reports whether two of the keys differ in case only: to many
+// parsers, Go's among them, that is one key twice.
+func (c *canonicalizer) alikeButForCase(members []member) bool {
+	if len(members) < 2 || !slices.ContainsFunc(members, c.hasCase) {
+		return false
+	}
+	folded := slices.Clone(members)
+	order := func(a, b member) int {
+		return compareFolded(c.out[a.start:a.keyEnd], c.out[b.start:b.keyEnd])
+	}
+	slices.SortFunc(folded, order)
+	for i := 1; i < len(folded); i++ {
+		if order(folded[i-1], folded[i]) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// hasCase reports whether a key may equal another one but for case, if that one has
+// lower-case ASCII letters only.
+func (c *canonicalizer) hasCase(m member) bool {
+	return slices.ContainsFunc(c.out[m.start:m.keyEnd], func(b byte) bool { return 'A' <= b && b <= 'Z' || b >= utf8.RuneSelf })
+}
+
+func compareFolded(a, b []byte) int {
+	for len(a) > 0 && len(b) > 0 {
+		ra, na := utf8.DecodeRune(a)
+		rb, nb := utf8.DecodeRune(b)
+		if d := cmp.Compare(leastCase(ra), leastCase(rb)); d != 0 {
+			return d
+		}
+		a, b = a[na:], b[nb:]
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+// leastCase is the first of the runes that differ from r in case only, or r.
+func leastCase(r rune) rune {
+	least := r
+	for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
+		least = min(least, other)
+	}
+	return least
 }
 
 // sorted returns what was written, with the members of all objects in order.

@@ -32,6 +32,8 @@ func TestCanonicalJSONEqual(t *testing.T) {
 		{`"😀"`, `"\ud83d\ude00"`},
 		{`"a/b"`, `"a\/b"`},
 		{`[]`, ` [ ] `},
+		{`{"B":{"a":1},"A":{"b":2}}`, `{"A":{"b":2},"B":{"a":1}}`}, // one key, but in two objects
+		{`{"A":1,"AA":2,"a b":3}`, `{"AA":2,"a b":3,"A":1}`},
 		{`{"a":{"c":[1,{"x":1,"y":2}],"b":null}}`, `{"a":{"b":null,"c":[1,{"y":2,"x":1}]}}`},
 	} {
 		for _, body := range group {
@@ -60,6 +62,7 @@ func TestCanonicalJSONTakesTheBytesOfWhatIsUnclear(t *testing.T) {
 	deep := strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000)
 	for _, body := range []string{
 		``, ` `, `{`, `{"a":1}x`, `{"a":1}{"a":1}`, `{"a":1,"a":2}`, `{"a":1,"\u0061":1}`, `{"x":{"a":1,"a":1}}`, `"\ud800"`, `{"\udc00":1}`, "\"\xff\"", `01`, `+1`,
+		`{"amount":1,"Amount":2}`, `{"Amount":2,"amount":1}`, `{"x":[{"\u00e9":1,"\u00c9":2}]}`, `{"key":1,"b":2,"\u212aey":3}`,
 		`nan`, `not json`, "\ufeff{}", deep,
 	} {
 		assert.Equal(t, "raw:"+body, canonicalText(t, body))

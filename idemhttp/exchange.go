@@ -194,3 +194,11 @@ func (x *Exchange) Buffer(strict bool) *httpbuf.Buffer {
 func (x *Exchange) Response(b *httpbuf.Buffer) *Response {
 	return &Response{Status: b.Status(), Header: keep(b.Sent(), x.endpoint.stored), Body: b.Body()}
 }
+
+// handBackForm lets the server find the files of a form that the endpoint has
+// parsed: it removes those of the request it has made itself.
+func (x *Exchange) handBackForm(r *http.Request) {
+	if r.MultipartForm != nil && x.original.MultipartForm == nil {
+		x.original.MultipartForm = r.MultipartForm
+	}
+}

@@ -14,9 +14,18 @@ var alwaysStored = []string{
 
 // neverStored are those that belong to one caller or one connection.
 var neverStored = map[string]bool{
-	"Set-Cookie": true, "Www-Authenticate": true, "Authorization": true,
-	"Content-Length": true, "Transfer-Encoding": true, "Connection": true,
-	"Date": true, "Trailer": true,
+	"Set-Cookie": true, "Set-Cookie2": true, "Www-Authenticate": true, "Authorization": true,
+	"Proxy-Authenticate": true, "Proxy-Authorization": true,
+	"Authentication-Info": true, "Proxy-Authentication-Info": true, "Clear-Site-Data": true,
+	"Content-Length": true, "Transfer-Encoding": true, "Te": true, "Trailer": true,
+	"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Upgrade": true,
+	"Date": true,
+}
+
+// neverKeys are request headers in which no key can be: net/http takes them for
+// itself.
+var neverKeys = map[string]bool{
+	"Host": true, "Content-Length": true, "Transfer-Encoding": true, "Trailer": true,
 }
 
 // storedHeaders returns the canonical names of what is stored.

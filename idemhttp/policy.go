@@ -134,6 +134,8 @@ func (p Policy) check() error {
 		return invalid("Policy.Scope is nil: it must say who may share a key (Public() for everybody)")
 	case !isToken(p.Header):
 		return invalid("Policy.Header %q is no header name", p.Header)
+	case neverKeys[textproto.CanonicalMIMEHeaderKey(p.Header)]:
+		return invalid("Policy.Header %q can't hold a key: net/http takes it for itself", p.Header)
 	case p.Window < 0:
 		return invalid("Policy.Window %v must not be negative", p.Window)
 	case p.ClaimTTL < 0:

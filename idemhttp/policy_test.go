@@ -49,10 +49,16 @@ func TestNewRefuses(t *testing.T) {
 		{names: `Policy.Headers[0] "a:b"`, change: func(p *idemhttp.Policy) { p.Headers = []string{"a:b"} }},
 		{names: `Policy.Headers[1] "set-cookie"`, change: func(p *idemhttp.Policy) { p.Headers = []string{"X-A", "set-cookie"} }},
 	}
-	for _, never := range []string{"WWW-Authenticate", "Authorization", "Content-Length", "Transfer-Encoding", "Connection", "Date", "Trailer"} {
+	for _, never := range []string{"WWW-Authenticate", "Authorization", "Content-Length", "Transfer-Encoding", "Connection", "Date", "Trailer",
+		"Set-Cookie2", "Proxy-Authenticate", "proxy-authorization", "Authentication-Info", "Proxy-Authentication-Info", "Clear-Site-Data", "TE", "Proxy-Connection", "Keep-Alive", "Upgrade"} {
 		tests = append(tests, tests[len(tests)-1])
 		last := &tests[len(tests)-1]
 		last.names, last.change = `"`+never+`"`, func(p *idemhttp.Policy) { p.Headers = []string{never} }
+	}
+	for _, taken := range []string{"Host", "content-length", "Transfer-Encoding", "Trailer"} {
+		tests = append(tests, tests[len(tests)-1])
+		last := &tests[len(tests)-1]
+		last.names, last.change = `Policy.Header "`+taken+`"`, func(p *idemhttp.Policy) { p.Header = taken }
 	}
 	for _, tt := range tests {
 		t.Run(tt.names, func(t *testing.T) {

@@ -77,14 +77,6 @@ func (x *release) endpointContext() (context.Context, context.CancelFunc) {
 	return context.WithCancel(ctx)
 }
 
-// handBackForm lets the server find the files of a form that the endpoint has
-// parsed: it removes those of the request it has made itself.
-func (x *release) handBackForm(r *http.Request) {
-	if r.MultipartForm != nil && x.original.MultipartForm == nil {
-		x.original.MultipartForm = r.MultipartForm
-	}
-}
-
 // settle stores what became of the claim, and returns what tells the client.
 func (x *release) settle(ctx context.Context, buf *httpbuf.Buffer) (answer func()) {
 	err := buf.Failed(ctx)

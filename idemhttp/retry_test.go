@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -112,6 +113,24 @@ func TestWhatGoesOnInTheBackgroundHoldsNoRequest(t *testing.T) {
 	}
 }
 
+// lockedText is what was logged, from any goroutine.
+type lockedText struct {
+	mu   sync.Mutex // protects text
+	text strings.Builder
+}
+
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 func heapAfterGC() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -124,7 +143,7 @@ func heapAfterGC() int64 {
 // ClaimTTL.
 func TestRetriesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log lockedText
 		e := &Endpoint{store: downStore{}, policy: Policy{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
 		h := holding{endpoint: e, ctx: t.Context(), since: time.Now()}
 		e.retries.Store(maxRetries - 1)

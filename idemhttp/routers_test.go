@@ -2,6 +2,7 @@ package idemhttp_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log/slog"
 	"mime/multipart"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
@@ -99,8 +101,24 @@ func TestARouteThatIsMissingIsNotStored(t *testing.T) {
 // The server removes the files of a multipart form it finds in the request it
 // has made itself; the endpoint is given a copy of it.
 func TestUploadedFilesAreRemoved(t *testing.T) {
+	t.Run("guarded", func(t *testing.T) { testUpload(t, idemhttp.NewMemoryStore()) })
+	t.Run("store down, running unguarded", func(t *testing.T) { testUpload(t, claimless{idemhttp.NewMemoryStore()}) })
+}
+
+// claimless is a store that is down for requests.
+type claimless struct{ *idemhttp.MemoryStore }
+
+func (claimless) Claim(context.Context, idemhttp.Claim, time.Duration) (bool, error) {
+	return false, io.ErrClosedPipe
+}
+
+func (claimless) Lookup(context.Context, idemhttp.ID) (idemhttp.Record, bool, error) {
+	return idemhttp.Record{}, false, io.ErrClosedPipe
+}
+
+func testUpload(t *testing.T, store idemhttp.Store) {
 	name := make(chan string, 1)
-	e, err := idemhttp.New(idemhttp.NewMemoryStore(), "up", idemhttp.Policy{Scope: public, MaxBody: 1 << 20})
+	e, err := idemhttp.New(store, "up", idemhttp.Policy{Scope: public, MaxBody: 1 << 20, FailOpen: true})
 	require.NoError(t, err)
 	srv := httptest.NewServer(e.DeduplicateWithResponse(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if !assert.NoError(t, r.ParseMultipartForm(1<<10)) {
