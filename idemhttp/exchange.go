@@ -187,7 +187,7 @@ func claimedOn(ctx context.Context, s Store) bool {
 // Buffer returns a buffer in front of the response. A strict one doesn't hold
 // more than MaxResponse.
 func (x *Exchange) Buffer(strict bool) *httpbuf.Buffer {
-	return httpbuf.New(x.w, x.endpoint.policy.MaxResponse, strict)
+	return httpbuf.New(x.w, x.Request.Method, x.endpoint.policy.MaxResponse, strict)
 }
 
 // Response is what is stored of the buffered response.

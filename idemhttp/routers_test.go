@@ -154,3 +154,20 @@ func testUpload(t *testing.T, store idemhttp.Store) {
 	srv.Close() // the request is over
 	assert.NoFileExists(t, <-name)
 }
+
+func TestHeadHasNoBodyToFallShort(t *testing.T) {
+	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "3")
+		w.WriteHeader(http.StatusOK)
+	})
+	for method, status := range map[string]int{http.MethodHead: 200, http.MethodPut: 500} {
+		e, err := idemhttp.New(idemhttp.NewMemoryStore(), "x", idemhttp.Policy{
+			Scope: public, Methods: []string{method}, Logger: slog.New(slog.DiscardHandler),
+		})
+		require.NoError(t, err)
+		w, r := httptest.NewRecorder(), httptest.NewRequest(method, "/", http.NoBody)
+		r.Header.Set("Idempotency-Key", "k")
+		e.DeduplicateWithResponse(h).ServeHTTP(w, r)
+		assert.Equal(t, status, w.Code, method)
+	}
+}

@@ -30,6 +30,7 @@ type Buffer struct {
 	real   http.ResponseWriter
 	limit  int64
 	strict bool
+	head   bool // of a HEAD request: no body is sent
 
 	live   http.Header // what Header returns
 	sent   http.Header // live, as it was at the first WriteHeader
@@ -40,15 +41,15 @@ type Buffer struct {
 	err    error
 }
 
-// New returns a buffer in front of w. The headers that w already has are there
+// New returns a buffer in front of w, for a request with that method. The headers that w already has are there
 // for the endpoint to see and to change. A strict buffer refuses to hold more
 // than limit bytes; another one only remembers that there were more.
-func New(w http.ResponseWriter, limit int64, strict bool) *Buffer {
+func New(w http.ResponseWriter, method string, limit int64, strict bool) *Buffer {
 	live := w.Header().Clone()
 	if live == nil {
 		live = make(http.Header)
 	}
-	return &Buffer{real: w, limit: limit, strict: strict, live: live, length: -1}
+	return &Buffer{real: w, limit: limit, strict: strict, head: method == http.MethodHead, live: live, length: -1}
 }
 
 // Header returns the headers to be sent. Changes after the first WriteHeader
@@ -154,13 +155,17 @@ func (b *Buffer) TooLarge() bool {
 }
 
 // Failed tells what makes an endpoint that has returned a failed one: Err, or
-// nothing written while ctx, its context, is done. Nil if it hasn't failed.
+// nothing written while ctx, its context, is done, or fewer bytes than it has
+// declared, which net/http doesn't send as an answer either: it cuts the
+// connection. Nil if it hasn't failed.
 func (b *Buffer) Failed(ctx context.Context) error {
-	if b.err != nil {
+	switch {
+	case b.err != nil:
 		return b.err
-	}
-	if b.status == 0 && ctx.Err() != nil {
+	case b.status == 0 && ctx.Err() != nil:
 		return fmt.Errorf("idemhttp: the endpoint wrote nothing: %w", context.Cause(ctx))
+	case b.tried < b.length && !b.head && bodyAllowed(b.status):
+		return fmt.Errorf("idemhttp: the endpoint declared a Content-Length of %d and wrote %d bytes", b.length, b.tried)
 	}
 	return nil
 }
