@@ -56,7 +56,8 @@ type Delivery interface {
 }
 
 // Extender is a [Delivery] whose broker redelivers after a time. A [Receiver]
-// calls Extend while it holds the delivery and while the handler runs.
+// calls Extend while it holds the delivery, while that waits for a worker, and while
+// the handler runs.
 type Extender interface {
 	// Extend asks the broker for more time, if it is time to ask, and says after
 	// how long to call again, with or without an error. A next of 0 or less ends
