@@ -33,7 +33,7 @@ func (x *release) take() (*Record, error) {
 // and is gone.
 func (x *release) tryClaim() (rec *Record, won bool, err error) {
 	x.since = time.Now()
-	ctx, cancel := x.holding().storeContext()
+	ctx, cancel := storeContext(x.Request.Context())
 	defer cancel()
 	won, err = x.endpoint.store.Claim(ctx, x.Claim, x.endpoint.policy.claimTTL())
 	if err != nil {
@@ -52,13 +52,14 @@ func (x *release) afterUnknownClaim(claimErr error) (*Record, bool, error) {
 		return rec, won, nil
 	}
 	// It may still be written, or have been: don't leave it there.
-	x.holding().retryRelease()
-	return nil, false, errors.Join(claimErr, err)
+	err = errors.Join(claimErr, err)
+	x.holding().retryRelease(x.Request.Context(), err)
+	return nil, false, err
 }
 
 // lookup reads the claim; won means that it is this request's own.
 func (x *release) lookup() (rec *Record, won bool, err error) {
-	ctx, cancel := x.holding().storeContext()
+	ctx, cancel := storeContext(x.Request.Context())
 	defer cancel()
 	found, ok, err := x.endpoint.store.Lookup(ctx, x.Claim.ID)
 	if err != nil || !ok {
@@ -95,8 +96,9 @@ func (x *release) sleep(pause *time.Duration, giveUp time.Time) bool {
 
 // giveBack releases the claim, in the background if it must be.
 func (x *release) giveBack() {
-	if err := x.holding().release(); err != nil {
-		x.storeFailed(x.Request.Context(), "claim not released yet", err)
-		x.holding().retryRelease()
+	ctx := x.Request.Context()
+	if err := x.holding().release(ctx); err != nil {
+		x.storeFailed(ctx, "claim not released yet", err)
+		x.holding().retryRelease(ctx, err)
 	}
 }

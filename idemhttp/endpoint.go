@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
-	"sync/atomic"
 )
 
 // Endpoint deduplicates the requests to one endpoint. Make it with [New]. It may
@@ -18,8 +17,7 @@ type Endpoint struct {
 	policy Policy
 	stored []string // names of the response headers that are stored
 
-	waiting atomic.Int64 // bytes of answers that the store hasn't taken yet
-	retries atomic.Int64 // claims that go on in the background
+	backlog backlog // what the store hasn't taken yet
 }
 
 // New returns an endpoint that keeps its claims in store.

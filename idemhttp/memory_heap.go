@@ -14,19 +14,31 @@ func (r *Response) clone() *Response {
 	return &Response{Status: r.Status, Header: r.Header.Clone(), Body: bytes.Clone(r.Body)}
 }
 
-func (c *memoryClaim) size() int64 {
-	n := int64(claimBytes + len(c.Sum.Version))
-	if c.Response == nil {
-		return n
-	}
-	n += int64(len(c.Response.Body))
-	for name, values := range c.Response.Header {
+func (r *Response) headerSize() (n int64) {
+	for name, values := range r.Header {
 		n += int64(len(name)) + 48
 		for _, v := range values {
 			n += int64(len(v)) + 16
 		}
 	}
 	return n
+}
+
+// memory is what r, which may be nil, takes while it is held: of its body all that
+// was made for it.
+func (r *Response) memory() int64 {
+	if r == nil {
+		return 0
+	}
+	return int64(cap(r.Body)) + r.headerSize()
+}
+
+func (c *memoryClaim) size() int64 {
+	n := int64(claimBytes + len(c.Sum.Version))
+	if c.Response == nil {
+		return n
+	}
+	return n + int64(len(c.Response.Body)) + c.Response.headerSize()
 }
 
 // get returns the claim unless it has expired.

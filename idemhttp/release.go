@@ -115,16 +115,16 @@ func (x *release) keepUnanswered() { x.store(nil) }
 // store settles the claim with resp, or without an answer where it is nil: in
 // the background if it must be.
 func (x *release) store(resp *Response) {
-	ctx := context.WithoutCancel(x.Request.Context())
-	err := x.holding().answer(resp)
+	ctx := x.Request.Context()
+	err := x.holding().answer(ctx, resp)
 	switch {
 	case errors.Is(err, ErrNotHolder):
 		x.Observe(Event{Kind: EventStoreError, Err: err})
-		x.holding().logOutlived()
+		x.holding().logOutlived(ctx)
 	case err != nil:
 		// The work is done, and until it is stored the claim refuses repeats.
 		x.storeFailed(ctx, "answer not stored yet, repeats get 409", err)
-		x.holding().retryAnswer(resp)
+		x.holding().retryAnswer(ctx, resp, err)
 	}
 }
 

@@ -1,95 +1,69 @@
 package idemhttp
 
 import (
+	"context"
 	"errors"
 	"time"
 )
 
-const (
-	firstRetry = 100 * time.Millisecond
-	longRetry  = 5 * time.Second
-	retryFor   = 5 * time.Minute
-	// maxRetries is how many claims one endpoint goes on with for a store that
-	// fails.
-	maxRetries = 10_000
-	// maxWaiting is how many bytes of answers one endpoint holds for a store
-	// that doesn't take them.
-	maxWaiting = 64 << 20
-)
-
-// inBackground calls try, more and more seldom, until there is nothing left to do.
-// False: there are too many already.
-func (e *Endpoint) inBackground(try func() (done bool)) bool {
-	if e.retries.Add(1) > maxRetries {
-		e.retries.Add(-1)
-		return false
-	}
-	go func() {
-		defer e.retries.Add(-1)
-		for pause := firstRetry; ; pause = min(pause*2, longRetry) {
-			time.Sleep(pause)
-			if try() {
-				return
-			}
-		}
-	}()
-	return true
-}
+// retryFor is how long the background goes on with a claim.
+const retryFor = 5 * time.Minute
 
 // retryRelease releases the claim in the background, until it is released, has
-// expired, or is given up after a few minutes.
-func (h holding) retryRelease() {
-	until := h.since.Add(min(h.endpoint.policy.claimTTL(), retryFor))
-	going := h.endpoint.inBackground(func() bool {
-		err := h.release()
-		last := time.Now().After(until)
-		if err != nil && last {
-			h.logStuck(err)
-		}
-		return err == nil || last
-	})
-	if !going {
-		h.logStuck(errTooMany)
+// expired, or is given up after a few minutes. One that is too many is left to
+// ClaimTTL: of all those one is told of.
+func (h holding) retryRelease(ctx context.Context, cause error) {
+	b := &h.endpoint.backlog
+	if err := b.add(h.releaseTask(cause), maxReleases); err != nil && b.firstDrop() {
+		h.endpoint.policy.logger().WarnContext(ctx, "idemhttp: claims not released: repeats get 409 until they expire",
+			"endpoint", h.endpoint.name, "error", err, "limit", maxReleases)
 	}
 }
 
-var errTooMany = errors.New("idemhttp: too many claims wait for the store already")
-
-func (h holding) logStuck(err error) {
-	h.log("claim not released: repeats get 409 until it expires", "error", err)
+func (h holding) releaseTask(cause error) *task {
+	// A claim whose outcome isn't known may have been written as late as its call
+	// may end.
+	live := min(h.endpoint.policy.claimTTL(), retryFor) + storeTimeout
+	return &task{
+		last:  cause,
+		until: h.since.Add(live),
+		try:   func() error { return h.release(context.Background()) },
+		giveUp: func(last error) {
+			h.log(context.Background(), "claim not released: repeats get 409 until it expires", "error", last)
+		},
+	}
 }
 
 // retryAnswer stores the answer in the background, until the store has taken it,
-// the claim is another's, or a few minutes are over.
-func (h holding) retryAnswer(resp *Response) {
-	resp, size := h.endpoint.hold(resp)
-	bareFrom, until := h.answerTimes(time.Now())
-	going := h.endpoint.inBackground(func() bool {
-		err := h.answerAgain(resp, time.Now().After(bareFrom))
-		done := h.answered(err, time.Now().After(until))
-		if done {
-			h.endpoint.waiting.Add(-size)
-		}
-		return done
-	})
-	if !going {
-		h.endpoint.waiting.Add(-size)
-		h.answered(errTooMany, true)
+// the claim is another's, or a few minutes are over. An answer that is too much is
+// dropped, and its claim kept without one.
+func (h holding) retryAnswer(ctx context.Context, resp *Response, cause error) {
+	b := &h.endpoint.backlog
+	err := b.add(h.answerTask(resp, cause), maxBacklog)
+	if errors.Is(err, errTooMuch) {
+		err = b.add(h.answerTask(nil, cause), maxBacklog)
+	}
+	if err != nil {
+		h.logUnanswered(ctx, err)
 	}
 }
 
-// hold bounds what waits for the store: an answer that is too much is dropped,
-// and its claim kept without one.
-func (e *Endpoint) hold(resp *Response) (*Response, int64) {
-	if resp == nil {
-		return nil, 0
+func (h holding) answerTask(resp *Response, cause error) *task {
+	bareFrom, until := h.answerTimes(time.Now())
+	return &task{
+		last:  cause,
+		until: until,
+		size:  resp.memory(),
+		try: func() error {
+			err := h.answerAgain(resp, time.Now().After(bareFrom))
+			if errors.Is(err, ErrNotHolder) {
+				h.logOutlived(context.Background())
+				return nil
+			}
+			return err
+		},
+		giveUp: func(last error) { h.logUnanswered(context.Background(), last) },
 	}
-	size := int64(len(resp.Body))
-	if e.waiting.Add(size) > maxWaiting {
-		e.waiting.Add(-size)
-		return nil, 0
-	}
-	return resp, size
 }
 
 // answerTimes says from when on a claim without the answer will do, which is
@@ -101,18 +75,4 @@ func (h holding) answerTimes(now time.Time) (bareFrom, until time.Time) {
 		bareFrom = half
 	}
 	return bareFrom, until
-}
-
-// answered tells whether there is nothing left to try.
-func (h holding) answered(err error, last bool) bool {
-	switch {
-	case err == nil:
-		return true
-	case errors.Is(err, ErrNotHolder):
-		h.logOutlived()
-		return true
-	case last:
-		h.log("answer not stored: a repeat runs again when the claim expires", "error", err)
-	}
-	return last
 }

@@ -34,39 +34,34 @@ func (b *blipStore) Answer(ctx context.Context, c Claim, resp *Response, ttl tim
 }
 
 // TestAnswersThatWaitAreBounded: what a store doesn't take is held in memory, on
-// both sides of the bound.
+// both sides of the bound. Headers count, and so does room that isn't used.
 func TestAnswersThatWaitAreBounded(t *testing.T) {
-	const body = "done"
+	const size = 64 + int64(len("Link")+48+len("</a>")+16)
 	for name, test := range map[string]struct {
 		held int64 // by others
 		want State
 	}{
-		"up to the bound": {maxWaiting - int64(len(body)), Answered},
-		"over it":         {maxWaiting - int64(len(body)) + 1, Unanswered},
+		"up to the bound": {maxBacklogBytes - size, Answered},
+		"over it":         {maxBacklogBytes - size + 1, Unanswered},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := &blipStore{Store: NewMemoryStore()}
-			store.fail.Store(1)
-			e, err := New(store, "x", Policy{Scope: func(*http.Request) (Scope, error) { return Public(), nil }})
-			require.NoError(t, err)
-			e.waiting.Store(test.held)
-			r := httptest.NewRequest(http.MethodPost, "/", http.NoBody)
-			r.Header.Set(DefaultHeader, "k")
-			w := httptest.NewRecorder()
-			e.DeduplicateWithResponse(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				_, _ = w.Write([]byte(body))
-			})).ServeHTTP(w, r)
-			require.Equal(t, body, w.Body.String())
-			id, err := e.identify(r)
-			require.NoError(t, err)
-			var rec Record
-			require.Eventually(t, func() bool {
-				rec, _, _ = store.Lookup(t.Context(), id)
-				return rec.State != Running
-			}, 20*time.Second, 5*time.Millisecond)
-			assert.Equal(t, test.want, rec.State)
-			require.Eventually(t, func() bool { return e.waiting.Load() == test.held }, 20*time.Second, 5*time.Millisecond,
-				"what has been stored is held no longer")
+			synctest.Test(t, func(t *testing.T) {
+				store := &blipStore{Store: NewMemoryStore()}
+				store.fail.Store(1)
+				e := &Endpoint{store: store, policy: Policy{Window: DefaultWindow}}
+				e.backlog.bytes = test.held
+				h := holding{endpoint: e, since: time.Now()}
+				resp := &Response{Status: 201, Header: http.Header{"Link": {"</a>"}}, Body: make([]byte, 4, 64)}
+				require.Error(t, h.answer(t.Context(), resp))
+				h.retryAnswer(t.Context(), resp, errDown)
+				time.Sleep(firstRetry) // in the bubble
+				synctest.Wait()
+				rec, _, err := store.Lookup(t.Context(), h.claim.ID)
+				require.NoError(t, err)
+				assert.Equal(t, test.want, rec.State)
+				_, held := e.backlog.waiting()
+				assert.Equal(t, test.held, held, "what has been stored is held no longer")
+			})
 		})
 	}
 }
@@ -87,28 +82,32 @@ type deafStore struct{ Store }
 func (deafStore) Answer(context.Context, Claim, *Response, time.Duration) error { return errDown }
 
 // TestWhatGoesOnInTheBackgroundHoldsNoRequest: its body may be large, and a store
-// that is down has one for each of its requests.
+// that is down has one for each of its requests. Frameworks keep it in the context,
+// too.
 func TestWhatGoesOnInTheBackgroundHoldsNoRequest(t *testing.T) {
+	type inContext struct{}
+	const requests, size = 20, 1 << 20
 	for name, store := range map[string]Store{"claims": downStore{NewMemoryStore()}, "answers": deafStore{NewMemoryStore()}} {
-		const requests, size = 20, 1 << 20
 		synctest.Test(t, func(t *testing.T) {
 			e, err := New(store, "x", Policy{
 				Scope:  func(*http.Request) (Scope, error) { return Public(), nil },
 				Logger: slog.New(slog.DiscardHandler),
 			})
 			require.NoError(t, err)
-			h := e.Deduplicate(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-			before := heapAfterGC()
+			h := e.DeduplicateWithResponse(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			before, goroutines := heapAfterGC(), runtime.NumGoroutine()
 			for i := range requests {
 				r := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(make([]byte, size)))
+				r = r.WithContext(context.WithValue(r.Context(), inContext{}, make([]byte, size)))
 				r.Header.Set(DefaultHeader, fmt.Sprint(i))
 				h.ServeHTTP(httptest.NewRecorder(), r)
 			}
-			synctest.Wait()
-			assert.EqualValues(t, requests, e.retries.Load(), name)
+			assertWaiting(t, requests, &e.backlog)
+			assert.LessOrEqual(t, runtime.NumGoroutine(), goroutines+maxTries, name)
 			assert.Less(t, heapAfterGC()-before, int64(requests*size/4), name)
 			time.Sleep(2 * retryFor) // in the bubble: they give up
-			assert.Zero(t, e.retries.Load(), name)
+			synctest.Wait()
+			assertWaiting(t, 0, &e.backlog)
 		})
 	}
 }
@@ -131,6 +130,19 @@ func (l *lockedText) String() string {
 	return l.text.String()
 }
 
+// waiting tells how many tasks there are, and how many bytes they hold.
+func (b *backlog) waiting() (tasks int, size int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.tasks) + b.trying, b.bytes
+}
+
+func assertWaiting(t *testing.T, want int, b *backlog) {
+	t.Helper()
+	got, _ := b.waiting()
+	assert.Equal(t, want, got, "tasks in the background")
+}
+
 func heapAfterGC() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -139,25 +151,102 @@ func heapAfterGC() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestRetriesAreBounded, on both sides: one that is too many is told of and left to
-// ClaimTTL.
+// TestRetriesAreBounded: releases that are too many are told of once, and left to
+// ClaimTTL. Work that is done still finds room, and is told of each time when it
+// doesn't.
 func TestRetriesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lockedText
-		e := &Endpoint{store: downStore{}, policy: Policy{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
-		h := holding{endpoint: e, ctx: t.Context(), since: time.Now()}
-		e.retries.Store(maxRetries - 1)
-		h.retryRelease()
-		assert.EqualValues(t, maxRetries, e.retries.Load())
-		h.retryRelease()
-		assert.Contains(t, log.String(), "claim not released: repeats get 409 until it expires")
-		h.retryAnswer(&Response{Body: []byte("done")})
-		assert.Contains(t, log.String(), "answer not stored: a repeat runs again when the claim expires")
-		assert.Equal(t, 2, strings.Count(log.String(), errTooMany.Error()))
-		assert.Zero(t, e.waiting.Load())
-		assert.EqualValues(t, maxRetries, e.retries.Load(), "the one before goes on")
-		time.Sleep(2 * retryFor) // in the bubble: it gives up
-		assert.EqualValues(t, maxRetries-1, e.retries.Load())
+		e := &Endpoint{store: downStore{}, policy: Policy{Logger: slog.New(slog.NewTextHandler(&log, nil)), ClaimTTL: time.Hour}}
+		h := holding{endpoint: e, since: time.Now()}
+		for range maxReleases {
+			h.retryRelease(t.Context(), errDown)
+		}
+		assert.Empty(t, log.String())
+		for range 3 {
+			h.retryRelease(t.Context(), errDown)
+		}
+		assertWaiting(t, maxReleases, &e.backlog)
+		assert.Equal(t, 1, strings.Count(log.String(), "level=WARN msg=\"idemhttp: claims not released"))
+		for range maxBacklog - maxReleases {
+			h.retryAnswer(t.Context(), &Response{}, errDown)
+		}
+		assert.NotContains(t, log.String(), "not stored")
+		for range 3 {
+			h.retryAnswer(t.Context(), &Response{}, errDown)
+		}
+		assertWaiting(t, maxBacklog, &e.backlog)
+		assert.Equal(t, 3, strings.Count(log.String(), "answer not stored: a repeat runs again when the claim expires"))
+		assert.Equal(t, 4, strings.Count(log.String(), errTooMany.Error()))
+
+		time.Sleep(2 * retryFor) // in the bubble: all of them give up
+		synctest.Wait()
+		assertWaiting(t, 0, &e.backlog)
+		assert.Equal(t, maxReleases, strings.Count(log.String(), "claim not released: repeats get 409 until it expires"))
+		assert.True(t, e.backlog.firstDrop(), "the next time it is told of anew")
+	})
+}
+
+// countingStore counts the releases, and how many there are at once.
+type countingStore struct {
+	Store
+	takes time.Duration
+	fail  error
+
+	mu              sync.Mutex // protects what follows
+	calls, now, max int
+}
+
+func (c *countingStore) Release(context.Context, ID, Token) error {
+	c.count(1)
+	time.Sleep(c.takes) // in a bubble
+	return c.count(-1)
+}
+
+func (c *countingStore) count(by int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now += by
+	c.calls += max(by, 0)
+	c.max = max(c.max, c.now)
+	return c.fail
+}
+
+// TestAStoreThatRecoversIsNotStormed, and is tried slowly until then; but what waits
+// for it doesn't wait for long once it is back.
+func TestAStoreThatRecoversIsNotStormed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const claims = 1000
+		store := &countingStore{takes: 10 * time.Millisecond, fail: errDown}
+		e := &Endpoint{store: store, policy: Policy{Logger: slog.New(slog.DiscardHandler), ClaimTTL: time.Hour}}
+		for range claims {
+			holding{endpoint: e, since: time.Now()}.retryRelease(t.Context(), errDown)
+		}
+		time.Sleep(time.Minute)
+		store.mu.Lock()
+		assert.Equal(t, maxTries, store.max)
+		assert.Less(t, store.calls, 60*maxTries*10)
+		store.fail, store.calls, store.max = nil, 0, 0
+		store.mu.Unlock()
+		time.Sleep(longRetry + claims/maxTries*store.takes)
+		synctest.Wait()
+		assertWaiting(t, 0, &e.backlog)
+		assert.InDelta(t, claims, store.calls, maxTries)
+		assert.Equal(t, maxTries, store.max)
+	})
+}
+
+// TestAStoreThatHangsIsGivenUpInTime: what is late isn't tried first.
+func TestAStoreThatHangsIsGivenUpInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &countingStore{takes: storeTimeout, fail: errDown}
+		e := &Endpoint{store: store, policy: Policy{Logger: slog.New(slog.DiscardHandler), ClaimTTL: time.Hour}}
+		for range maxReleases {
+			holding{endpoint: e, since: time.Now()}.retryRelease(t.Context(), errDown)
+		}
+		time.Sleep(retryFor + 3*storeTimeout)
+		synctest.Wait()
+		assertWaiting(t, 0, &e.backlog)
 	})
 }
 

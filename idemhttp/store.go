@@ -80,9 +80,10 @@ var ErrNotHolder = errors.New("idemhttp: the claim is held by another request")
 // the store's own clock. An expired claim counts as absent for every method,
 // whether or not it is still there. A ttl is greater than 0.
 //
-// All methods may be called from any number of goroutines and honour ctx. What a
-// method is given and what it returns is not changed afterwards by either side.
-// The dynamic type of a Store must be comparable, as a pointer is.
+// All methods may be called from any number of goroutines and honour ctx, which
+// has the values of the request's, but for calls that are tried again in the
+// background. What a method is given and what it returns is not changed afterwards
+// by either side. The dynamic type of a Store must be comparable, as a pointer is.
 type Store interface {
 	// Claim writes a Running claim, and tells whether it did: of any number of
 	// calls for one id, exactly one does while the claim exists, whatever the
