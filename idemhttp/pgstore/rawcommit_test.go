@@ -48,10 +48,6 @@ func rawCommits(a *app) map[string]TxFunc {
 			a.awaitPayment(func() {})
 			return nil
 		},
-		"a call is still running, and commits in the end": func(_ http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
-			stubborn(a, r, tx)
-			return nil
-		},
 		"rows are left open": func(_ http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
 			conn := tx.Conn()
 			_, err := conn.Exec(r.Context(), sql(r.Context(), "INSERT INTO payments (note) VALUES ('raw')")+"; COMMIT", pgx.QueryExecModeSimpleProtocol)
@@ -66,17 +62,6 @@ func rawCommits(a *app) map[string]TxFunc {
 			return payThen(r.Context(), tx, "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
 		},
 	}
-}
-
-// stubborn passes over the cancellation of its statement, and commits a moment later.
-func stubborn(a *app, r *http.Request, tx pgx.Tx) {
-	pid := tx.(*managedTx).inner.Conn().PgConn().PID()
-	go func() {
-		insert := sql(r.Context(), "INSERT INTO payments (note) VALUES ('raw')")
-		_, _ = tx.Exec(context.WithoutCancel(r.Context()), insert+`; DO $$ BEGIN PERFORM pg_sleep(60);
-			EXCEPTION WHEN query_canceled THEN PERFORM pg_sleep(0.3); END $$; COMMIT`, pgx.QueryExecModeSimpleProtocol)
-	}()
-	a.awaitSleep(pid)
 }
 
 // awaitPayment waits until there is a payment, as others see it.
