@@ -179,14 +179,14 @@ func (c *crew[D]) rests() bool {
 	return false
 }
 
-// catch keeps a panic for Consume to raise, and stops the others. Goexit, which
-// is no panic, passes.
+// catch notes a panic. Goexit, which is no panic, passes.
 func (c *crew[D]) catch() {
 	if v := recover(); v != nil {
 		c.note(v)
 	}
 }
 
+// note keeps a panic for Consume to raise, and stops the others.
 func (c *crew[D]) note(v any) {
 	c.mu.Lock()
 	if c.panicked == nil {

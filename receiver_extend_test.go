@@ -374,47 +374,48 @@ func TestExtendEndsWithAHoldThatPanics(t *testing.T) {
 // A parked copy has taken the seat while next was at work.
 func TestExtendIsCalledWhileADeliveryWaitsForASeat(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		h := newExtendRig(t, handleFor(35*time.Second))
-		elsewhere := h.begun(t, "a")
-		parked := h.arrive("a", every(time.Hour))
-		b := h.arrive("b", every(10*time.Second))
-		require.NoError(t, h.r.Consume(t.Context(), 1, seatedLast(h, elsewhere, parked, b)))
-		assert.Equal(t, seconds(0, 10, 20, 30, 35, 45, 55, 65), b.calls)
-		assert.False(t, b.overlap)
-		assert.Equal(t, idem.Ack, b.only(t).outcome)
+		w := newWaitForASeat(t, every(10*time.Second))
+		require.NoError(t, w.r.Consume(t.Context(), 1, w.next))
+		assert.Equal(t, seconds(0, 10, 20, 30, 35, 45, 55, 65), w.b.calls)
+		assert.False(t, w.b.overlap)
+		assert.Equal(t, idem.Ack, w.b.only(t).outcome)
 	})
 }
 
 func TestAPanicOfExtendWhileADeliveryWaitsForASeat(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		h := newExtendRig(t, handleFor(35*time.Second))
-		elsewhere := h.begun(t, "a")
-		parked := h.arrive("a", every(time.Hour))
-		b := h.arrive("b", func(context.Context, int) (time.Duration, error) { panic("out of tea") })
-		assert.PanicsWithValue(t, "out of tea", func() {
-			_ = h.r.Consume(t.Context(), 1, seatedLast(h, elsewhere, parked, b))
-		})
-		assert.Equal(t, idem.Requeue, b.only(t).outcome)
-		assert.Equal(t, idem.Ack, parked.only(t).outcome, "it ends in peace")
-		assert.Equal(t, idem.Begun, h.state("b"))
+		w := newWaitForASeat(t, func(context.Context, int) (time.Duration, error) { panic("out of tea") })
+		assert.PanicsWithValue(t, "out of tea", func() { _ = w.r.Consume(t.Context(), 1, w.next) })
+		assert.Equal(t, idem.Requeue, w.b.only(t).outcome)
+		assert.Equal(t, idem.Ack, w.parked.only(t).outcome, "it ends in peace")
+		assert.Equal(t, idem.Begun, w.state("b"))
 	})
 }
 
-// seatedLast hands out parked, whose message runs elsewhere, and then b: but before
-// that it lets parked run.
-func seatedLast(h *extendRig, elsewhere idem.Claim, parked, b *extendingDelivery) func(context.Context) (*extendingDelivery, error) {
-	calls := 0
-	return func(context.Context) (*extendingDelivery, error) {
+// waitForASeat is a copy whose message runs elsewhere, parked, and b, which is taken
+// just as the copy begins to run for 35 seconds, in the only seat.
+type waitForASeat struct {
+	*extendRig
+	parked, b *extendingDelivery
+	elsewhere idem.Claim
+	calls     int // of next
+}
+
+func newWaitForASeat(t *testing.T, extend func(context.Context, int) (time.Duration, error)) *waitForASeat {
+	h := newExtendRig(t, handleFor(35*time.Second))
+	return &waitForASeat{extendRig: h, elsewhere: h.begun(t, "a"), parked: h.arrive("a", every(time.Hour)), b: h.arrive("b", extend)}
+}
+
+func (w *waitForASeat) next(context.Context) (*extendingDelivery, error) {
+	synctest.Wait()
+	switch w.calls++; w.calls {
+	case 1:
+		return w.parked, nil
+	case 2:
+		w.guard.Release(w.elsewhere)
 		synctest.Wait()
-		switch calls++; calls {
-		case 1:
-			return parked, nil
-		case 2:
-			h.guard.Release(elsewhere)
-			synctest.Wait()
-			return b, nil
-		default:
-			return nil, io.EOF
-		}
+		return w.b, nil
+	default:
+		return nil, io.EOF
 	}
 }

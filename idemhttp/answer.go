@@ -28,7 +28,9 @@ func (x *Exchange) replay(resp *Response) {
 	p := &x.endpoint.policy
 	if p.ReplayCheck != nil {
 		// In a lost race the endpoint has run, and read the body.
-		if err := p.ReplayCheck(x.Unread(x.Request.Context())); err != nil {
+		r := x.Unread(x.Request.Context())
+		defer x.HandBackForm(r)
+		if err := p.ReplayCheck(r); err != nil {
 			x.Refuse(ReplayDenied, err)
 			return
 		}
@@ -55,6 +57,7 @@ func (x *Exchange) Refuse(reason Reason, err error) {
 	x.Observe(Event{Kind: EventRefused, Status: f.Status, Reason: reason, Err: err})
 	x.logRefusal(f)
 	if refuse := x.endpoint.policy.Refuse; refuse != nil {
+		defer x.HandBackForm(x.Request)
 		refuse(x.w, x.Request, f)
 		return
 	}
@@ -75,6 +78,7 @@ func (x *Exchange) logRefusal(f Refusal) {
 // Fail answers a request whose endpoint failed without an answer of its own.
 func (x *Exchange) Fail(err error) {
 	if onError := x.endpoint.policy.OnError; onError != nil {
+		defer x.HandBackForm(x.Request)
 		onError(x.w, x.Request, err)
 		return
 	}

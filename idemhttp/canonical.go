@@ -8,7 +8,8 @@ import (
 
 // CanonicalJSON is a [Fingerprint] for JSON bodies: the order of keys, white
 // space, the spelling of strings ("\u00e9" or "é") and of numbers (1.50 or
-// 15e-1) don't count. Numbers are compared exactly, whatever their size; -0 isn't 0.
+// 15e-1) don't count. Numbers are compared exactly, whatever their size, but
+// for exponents of more than 64 digits; -0 isn't 0.
 //
 // A body that isn't JSON, or that two parsers could read differently (a key
 // twice in one object, also in another case, invalid UTF-8, half a surrogate

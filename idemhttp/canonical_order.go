@@ -28,10 +28,17 @@ func (c *canonicalizer) close(start int, members []member) {
 		slices.SortFunc(members, order)
 		c.objects = append(c.objects, object{start, members})
 	}
+	c.ambiguous = c.ambiguous || anyTwice(members, order) || c.alikeButForCase(members)
+}
+
+// anyTwice reports whether two of the members, which are in order, are equal by it.
+func anyTwice(members []member, order func(a, b member) int) bool {
 	for i := 1; i < len(members); i++ {
-		c.ambiguous = c.ambiguous || order(members[i-1], members[i]) == 0
+		if order(members[i-1], members[i]) == 0 {
+			return true
+		}
 	}
-	c.ambiguous = c.ambiguous || c.alikeButForCase(members)
+	return false
 }
 
 // alikeButForCase reports whether two of the keys differ in case only: to many
@@ -45,12 +52,7 @@ func (c *canonicalizer) alikeButForCase(members []member) bool {
 		return compareFolded(c.out[a.start:a.keyEnd], c.out[b.start:b.keyEnd])
 	}
 	slices.SortFunc(folded, order)
-	for i := 1; i < len(folded); i++ {
-		if order(folded[i-1], folded[i]) == 0 {
-			return true
-		}
-	}
-	return false
+	return anyTwice(folded, order)
 }
 
 // hasCase reports whether a key may equal another one but for case, if that one has

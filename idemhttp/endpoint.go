@@ -119,7 +119,7 @@ func (e *Endpoint) middleware(next http.Handler, what whatToStore) http.Handler 
 
 // runUnguarded lets the endpoint write to the client directly.
 func (x *Exchange) runUnguarded(next http.Handler) {
-	defer x.handBackForm(x.Request)
+	defer x.HandBackForm(x.Request)
 	next.ServeHTTP(x.w, x.Request)
 	x.Observe(Event{Kind: EventRan, Unguarded: true})
 }

@@ -69,6 +69,7 @@ func (x *Exchange) readAll() (sum Sum, reason Reason, err error) {
 	x.Request = x.Unread(x.Request.Context())
 	sum, err = x.endpoint.policy.Fingerprint.sum(x.Request, x.body)
 	x.rewind() // Of may have read it
+	x.HandBackForm(x.Request)
 	return sum, NoFingerprint, err
 }
 
@@ -195,10 +196,15 @@ func (x *Exchange) Response(b *httpbuf.Buffer) *Response {
 	return &Response{Status: b.Status(), Header: keep(b.Sent(), x.endpoint.stored), Body: b.Body()}
 }
 
-// handBackForm lets the server find the files of a form that the endpoint has
-// parsed: it removes those of the request it has made itself.
-func (x *Exchange) handBackForm(r *http.Request) {
-	if r.MultipartForm != nil && x.original.MultipartForm == nil {
-		x.original.MultipartForm = r.MultipartForm
+// HandBackForm sees to the files of a form that was parsed from r, a copy of the
+// request, by somebody who is done with it. The server removes those of one form, in
+// the request it has made itself; those of another are removed now.
+func (x *Exchange) HandBackForm(r *http.Request) {
+	switch form := r.MultipartForm; {
+	case form == nil, form == x.original.MultipartForm:
+	case x.original.MultipartForm == nil:
+		x.original.MultipartForm = form
+	default:
+		_ = form.RemoveAll()
 	}
 }

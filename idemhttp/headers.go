@@ -22,10 +22,11 @@ var neverStored = map[string]bool{
 	"Date": true,
 }
 
-// neverKeys are request headers in which no key can be: net/http takes them for
-// itself.
+// neverKeys are request headers in which no key can be: they mean something to
+// net/http or to a proxy, which may take them away.
 var neverKeys = map[string]bool{
-	"Host": true, "Content-Length": true, "Transfer-Encoding": true, "Trailer": true,
+	"Host": true, "Content-Length": true, "Transfer-Encoding": true, "Te": true, "Trailer": true,
+	"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Upgrade": true, "Expect": true,
 }
 
 // storedHeaders returns the canonical names of what is stored.

@@ -135,7 +135,7 @@ func (p Policy) check() error {
 	case !isToken(p.Header):
 		return invalid("Policy.Header %q is no header name", p.Header)
 	case neverKeys[textproto.CanonicalMIMEHeaderKey(p.Header)]:
-		return invalid("Policy.Header %q can't hold a key: net/http takes it for itself", p.Header)
+		return invalid("Policy.Header %q can't hold a key: HTTP has a meaning for it", p.Header)
 	case p.Window < 0:
 		return invalid("Policy.Window %v must not be negative", p.Window)
 	case p.ClaimTTL < 0:

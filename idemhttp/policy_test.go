@@ -55,7 +55,7 @@ func TestNewRefuses(t *testing.T) {
 		last := &tests[len(tests)-1]
 		last.names, last.change = `"`+never+`"`, func(p *idemhttp.Policy) { p.Headers = []string{never} }
 	}
-	for _, taken := range []string{"Host", "content-length", "Transfer-Encoding", "Trailer"} {
+	for _, taken := range []string{"Host", "content-length", "Transfer-Encoding", "Trailer", "TE", "connection", "Proxy-Connection", "Keep-Alive", "Upgrade", "Expect"} {
 		tests = append(tests, tests[len(tests)-1])
 		last := &tests[len(tests)-1]
 		last.names, last.change = `Policy.Header "`+taken+`"`, func(p *idemhttp.Policy) { p.Header = taken }

@@ -62,7 +62,7 @@ func (x *release) run(next http.Handler) {
 		}
 	}()
 	r := x.Request.WithContext(ctx)
-	defer x.handBackForm(r)
+	defer x.HandBackForm(r)
 	next.ServeHTTP(buf, r)
 	answer := x.settle(ctx, buf)
 	settled = true

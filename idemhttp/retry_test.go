@@ -222,13 +222,13 @@ func TestAStoreThatRecoversIsNotStormed(t *testing.T) {
 		for range claims {
 			holding{endpoint: e, since: time.Now()}.retryRelease(t.Context(), errDown)
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // in the bubble
 		store.mu.Lock()
 		assert.Equal(t, maxTries, store.max)
 		assert.Less(t, store.calls, 60*maxTries*10)
 		store.fail, store.calls, store.max = nil, 0, 0
 		store.mu.Unlock()
-		time.Sleep(longRetry + claims/maxTries*store.takes)
+		time.Sleep(longRetry + claims/maxTries*store.takes) // in the bubble
 		synctest.Wait()
 		assertWaiting(t, 0, &e.backlog)
 		assert.InDelta(t, claims, store.calls, maxTries)
@@ -244,7 +244,7 @@ func TestAStoreThatHangsIsGivenUpInTime(t *testing.T) {
 		for range maxReleases {
 			holding{endpoint: e, since: time.Now()}.retryRelease(t.Context(), errDown)
 		}
-		time.Sleep(retryFor + 3*storeTimeout)
+		time.Sleep(retryFor + 3*storeTimeout) // in the bubble
 		synctest.Wait()
 		assertWaiting(t, 0, &e.backlog)
 	})

@@ -1,17 +1,12 @@
 package idemhttp_test
 
 import (
-	"bytes"
-	"context"
 	"io"
 	"log/slog"
-	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
@@ -96,63 +91,6 @@ func TestARouteThatIsMissingIsNotStored(t *testing.T) {
 	assert.Equal(t, 404, send(h, "k", "/orders/1").Code)
 	mux.HandleFunc("/orders/1", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
 	assert.Equal(t, 201, send(h, "k", "/orders/1").Code)
-}
-
-// The server removes the files of a multipart form it finds in the request it
-// has made itself; the endpoint is given a copy of it.
-func TestUploadedFilesAreRemoved(t *testing.T) {
-	t.Run("guarded", func(t *testing.T) { testUpload(t, idemhttp.NewMemoryStore()) })
-	t.Run("store down, running unguarded", func(t *testing.T) { testUpload(t, claimless{idemhttp.NewMemoryStore()}) })
-}
-
-// claimless is a store that is down for requests.
-type claimless struct{ *idemhttp.MemoryStore }
-
-func (claimless) Claim(context.Context, idemhttp.Claim, time.Duration) (bool, error) {
-	return false, io.ErrClosedPipe
-}
-
-func (claimless) Lookup(context.Context, idemhttp.ID) (idemhttp.Record, bool, error) {
-	return idemhttp.Record{}, false, io.ErrClosedPipe
-}
-
-func testUpload(t *testing.T, store idemhttp.Store) {
-	name := make(chan string, 1)
-	e, err := idemhttp.New(store, "up", idemhttp.Policy{Scope: public, MaxBody: 1 << 20, FailOpen: true})
-	require.NoError(t, err)
-	srv := httptest.NewServer(e.DeduplicateWithResponse(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if !assert.NoError(t, r.ParseMultipartForm(1<<10)) {
-			return
-		}
-		part, err := r.MultipartForm.File["f"][0].Open()
-		if !assert.NoError(t, err) {
-			return
-		}
-		defer part.Close()
-		file, ok := part.(*os.File)
-		if !assert.True(t, ok, "the form was kept in memory") {
-			return
-		}
-		name <- file.Name()
-	})))
-	defer srv.Close()
-
-	var body bytes.Buffer
-	form := multipart.NewWriter(&body)
-	part, err := form.CreateFormFile("f", "large")
-	require.NoError(t, err)
-	_, err = part.Write(make([]byte, 100_000))
-	require.NoError(t, err)
-	require.NoError(t, form.Close())
-	r, err := http.NewRequest(http.MethodPost, srv.URL, &body)
-	require.NoError(t, err)
-	r.Header.Set("Idempotency-Key", "k")
-	r.Header.Set("Content-Type", form.FormDataContentType())
-	resp, err := http.DefaultClient.Do(r)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	srv.Close() // the request is over
-	assert.NoFileExists(t, <-name)
 }
 
 func TestHeadHasNoBodyToFallShort(t *testing.T) {

@@ -185,7 +185,9 @@ func (n *next) take(msg amqp.Delivery) (*Delivery, error) {
 }
 
 func (n *next) end() error {
-	if err := n.watched().err(); err != nil && unknownTag(err) {
+	w := n.watched()
+	w.feedsNoMore(n.deliveries)
+	if err := w.err(); err != nil && unknownTag(err) {
 		return fmt.Errorf("idemamqp: queue %q: its consumer has autoAck, or a delivery was settled behind the adapter's back: %w", n.source.queue, err)
 	}
 	return io.EOF

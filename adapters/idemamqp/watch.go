@@ -18,8 +18,8 @@ type watch struct {
 
 	mu     sync.Mutex // protects what follows
 	ended  bool
-	reason *amqp.Error // nil after an orderly close
-	fed    []<-chan amqp.Delivery
+	reason *amqp.Error            // nil after an orderly close
+	fed    []<-chan amqp.Delivery // what the source consumes from the channel
 }
 
 // watchOf returns the watch of the channel that the message came from.
@@ -51,6 +51,16 @@ func (w *watch) feeds(deliveries <-chan amqp.Delivery) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fed = append(w.fed, deliveries)
+}
+
+// feedsNoMore forgets deliveries that have come to their end.
+func (w *watch) feedsNoMore(deliveries <-chan amqp.Delivery) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fed = slices.DeleteFunc(w.fed, func(other <-chan amqp.Delivery) bool { return other == deliveries })
 }
 
 // watchFeeding returns the watch of the channel that the deliveries come from, nil if

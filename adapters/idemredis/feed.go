@@ -59,8 +59,8 @@ func newFeed() feed {
 
 // Next returns the next delivery, and feeds Receiver.Consume. Entries that were given
 // back and whose delay is over take turns with those that were pending for longer
-// than [WithMinIdle], whoever had them, and with new ones. It waits until there is one and until fewer than [WithMaxUnsettled] are unsettled, so settle each
-// delivery.
+// than [WithMinIdle], whoever had them, and with new ones. It waits until there is
+// one and until fewer than [WithMaxUnsettled] are unsettled, so settle each delivery.
 //
 // The end of ctx is an error, and so is what a broken connection or a missing group
 // makes of a read. It ends Consume: begin anew, on the same guard, after a pause. When

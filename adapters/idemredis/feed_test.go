@@ -143,15 +143,20 @@ func TestWhatWasFetchedAheadGrowsOld(t *testing.T) {
 	l := dial(t)
 	s := r.source(l, WithBatch(10))
 	require.Equal(t, "a", idOf(r.next(s)))
-	for i := range s.feed.buffer {
-		s.feed.buffer[i].at = s.feed.buffer[i].at.Add(-never)
-	}
+	s.ageBuffer()
 	b := r.pending()[1]
 	require.NoError(t, r.rdb.XClaim(t.Context(), &redis.XClaimArgs{
 		Stream: r.place.Stream, Group: "billing", Consumer: "other", Messages: []string{b.ID},
 	}).Err())
 	require.Equal(t, "c", idOf(r.next(s)), "the other one is no longer ours")
 	require.Equal(t, 2, l.count("renew"))
+}
+
+// ageBuffer makes what was fetched ahead have waited for long.
+func (s *Source) ageBuffer() {
+	for i := range s.feed.buffer {
+		s.feed.buffer[i].at = s.feed.buffer[i].at.Add(-never)
+	}
 }
 
 // One that can't be asked for again just now is not lost: it is given back.
@@ -161,9 +166,7 @@ func TestWhatWasFetchedAheadIsKeptWhereNextIsToStop(t *testing.T) {
 	l := dial(t)
 	s := r.source(l, WithBatch(10))
 	require.Equal(t, "a", idOf(r.next(s)))
-	for i := range s.feed.buffer {
-		s.feed.buffer[i].at = s.feed.buffer[i].at.Add(-never)
-	}
+	s.ageBuffer()
 	l.lose = func(redis.Cmder) error { return net.ErrClosed }
 	_, err := s.Next(t.Context())
 	require.ErrorIs(t, err, net.ErrClosed)

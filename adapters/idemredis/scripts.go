@@ -117,7 +117,12 @@ const (
 
 // end acknowledges the entry, unless another consumer has it.
 func (s *Source) end(ctx context.Context, d *Delivery) error {
-	answer, err := s.run(ctx, acking, d, nil)
+	return unlessTheirs(s.run(ctx, acking, d, nil))
+}
+
+// unlessTheirs is the error of a script that ends an entry: one that is gone has
+// ended.
+func unlessTheirs(answer int, err error) error {
 	if err == nil && answer == theirs {
 		return errTheirs
 	}
@@ -134,9 +139,5 @@ func (s *Source) bury(ctx context.Context, d *Delivery, cause error) error {
 	for _, name := range slices.Sorted(maps.Keys(d.msg.Values)) {
 		args = append(args, name, d.msg.Values[name])
 	}
-	answer, err := s.run(ctx, burying, d, []string{s.dead}, args...)
-	if err == nil && answer == theirs {
-		return errTheirs
-	}
-	return err
+	return unlessTheirs(s.run(ctx, burying, d, []string{s.dead}, args...))
 }

@@ -54,12 +54,9 @@ func (m *dedup) middleware(h message.HandlerFunc) message.HandlerFunc {
 		if err != nil {
 			return nil, err
 		}
-		if m.off {
-			return newTurn(m, msg, id).take(h)
-		}
 		failed := true
 		defer func() {
-			if failed { // also where it panics
+			if failed && !m.off { // also where it panics
 				countFailure(msg)
 			}
 		}()

@@ -32,15 +32,7 @@ func (q *request) answer(ctx context.Context, st *txState, buf *httpbuf.Buffer, 
 // answerCommitted: from here on nothing is a lost race any more. What fails is
 // reported; the claim stays answered and a repeat is replayed.
 func (q *request) answerCommitted(ctx context.Context, st *txState, buf *httpbuf.Buffer) {
-	err := errPanicked
-	defer func() {
-		if errors.Is(err, errPanicked) {
-			q.observeRan(buf, err)
-		}
-	}()
-	err = st.finish(ctx, true)
-	q.observeRan(buf, err)
-	if err != nil {
+	if err := q.finish(ctx, st, buf); err != nil {
 		q.Fail(err)
 		return
 	}
@@ -49,8 +41,14 @@ func (q *request) answerCommitted(ctx context.Context, st *txState, buf *httpbuf
 
 var errPanicked = errors.New("idem: a function given to AfterCommit panicked")
 
-func (q *request) observeRan(buf *httpbuf.Buffer, err error) {
-	q.Observe(idemhttp.Event{Kind: idemhttp.EventRan, Status: buf.Status(), Unguarded: !q.Guarded, Err: err})
+// finish runs what waits for the commit, and reports the run, also where that
+// panics.
+func (q *request) finish(ctx context.Context, st *txState, buf *httpbuf.Buffer) (err error) {
+	err = errPanicked
+	defer func() {
+		q.Observe(idemhttp.Event{Kind: idemhttp.EventRan, Status: buf.Status(), Unguarded: !q.Guarded, Err: err})
+	}()
+	return st.finish(ctx, true)
 }
 
 func (q *request) answerUndone(buf *httpbuf.Buffer, err error) {

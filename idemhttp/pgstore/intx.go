@@ -107,7 +107,6 @@ type request struct {
 
 	endpoint *Endpoint
 	w        http.ResponseWriter
-	original *http.Request
 	fn       TxFunc
 }
 
@@ -120,7 +119,7 @@ func (e *Endpoint) serve(w http.ResponseWriter, r *http.Request, fn TxFunc) {
 		e.join(w, x.Request, outer, fn)
 		return
 	}
-	q := &request{Exchange: x, endpoint: e, w: w, original: r, fn: fn}
+	q := &request{Exchange: x, endpoint: e, w: w, fn: fn}
 	if err := e.site.undecided(); err != nil {
 		q.refuseStore(err)
 		return
@@ -155,7 +154,6 @@ func (q *request) attempt(mayRepeat bool) bool {
 	settled = true
 	if mayRepeat && end.repeatable(ses) {
 		_ = st.finish(ctx, false)
-		q.dropForm(q.original)
 		return false
 	}
 	q.answer(ctx, st, buf, end)
@@ -244,7 +242,7 @@ func (q *request) run(ctx context.Context, st *txState, buf *httpbuf.Buffer) err
 		return st.ses.core.heard(err)
 	}
 	r := q.Unread(ctx)
-	defer q.handOverForm(r)
+	defer q.HandBackForm(r)
 	if err := q.fn(buf, r, st.ses.tx); err != nil {
 		return err
 	}
@@ -252,22 +250,6 @@ func (q *request) run(ctx context.Context, st *txState, buf *httpbuf.Buffer) err
 		return err
 	}
 	return buf.Failed(ctx)
-}
-
-// handOverForm: the server removes the files of the form it knows of.
-func (q *request) handOverForm(r *http.Request) {
-	if q.original.MultipartForm == nil {
-		q.original.MultipartForm = r.MultipartForm
-	}
-}
-
-// dropForm removes the files of a form that is parsed anew by whoever comes next:
-// the server knows of one form only. One that was parsed for all stays.
-func (q *request) dropForm(r *http.Request) {
-	if form := r.MultipartForm; form != nil && form != q.Request.MultipartForm {
-		_ = form.RemoveAll()
-		r.MultipartForm = nil
-	}
 }
 
 // settle ends the session as the endpoint would have it.

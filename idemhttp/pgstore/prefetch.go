@@ -19,7 +19,7 @@ func (q *request) prefetch() []*pgx.QueuedQuery {
 	r := q.Request
 	if q.Guarded {
 		r = q.Unread(r.Context())
-		defer q.dropForm(r)
+		defer q.HandBackForm(r)
 	}
 	var b pgx.Batch
 	q.endpoint.prefetch(r, &b)

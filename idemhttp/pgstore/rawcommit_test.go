@@ -40,12 +40,12 @@ func rawCommits(a *app) map[string]TxFunc {
 		"the context ends": func(_ http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
 			ctx, cancel := context.WithCancel(r.Context())
 			defer cancel()
-			go a.awaitPayment(cancel)
+			go func() { a.awaitPayment(); cancel() }()
 			return payThen(ctx, tx, "SELECT pg_sleep(60)")
 		},
 		"a call is still running": func(_ http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
 			go func() { _ = payThen(context.WithoutCancel(r.Context()), tx, "SELECT pg_sleep(60)") }()
-			a.awaitPayment(func() {})
+			a.awaitPayment()
 			return nil
 		},
 		"rows are left open": func(_ http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
@@ -65,7 +65,7 @@ func rawCommits(a *app) map[string]TxFunc {
 }
 
 // awaitPayment waits until there is a payment, as others see it.
-func (a *app) awaitPayment(then func()) {
+func (a *app) awaitPayment() {
 	conn := a.connect()
 	defer conn.Close(context.Background())
 	assert.Eventually(a.t, func() bool {
@@ -73,7 +73,6 @@ func (a *app) awaitPayment(then func()) {
 		err := conn.QueryRow(context.Background(), "SELECT count(*) FROM payments").Scan(&n)
 		return err == nil && n == 1
 	}, 20*time.Second, 5*time.Millisecond)
-	then()
 }
 
 // TestRawCommitIsKeptFromRunningAgain, whatever became of the connection.
@@ -93,6 +92,58 @@ func TestRawCommitIsKeptFromRunningAgain(t *testing.T) {
 			expectRan(t, send(a.inTx(pay), key("another")), 201, "payment 2")
 		})
 	}
+}
+
+// strayed leaves a call running that pays, sleeps on the server, which nobody tells
+// to cancel it, and commits.
+func strayed(a *app, seconds float64) (h http.Handler, pid *uint32) {
+	pid = new(uint32)
+	return a.inTx(func(_ http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		*pid = tx.(*managedTx).inner.Conn().PgConn().PID()
+		go func() {
+			insert := sql(r.Context(), "INSERT INTO payments (note) VALUES ('raw')")
+			_, _ = tx.Exec(context.WithoutCancel(r.Context()), fmt.Sprintf("%s; SELECT pg_sleep(%v); COMMIT", insert, seconds), pgx.QueryExecModeSimpleProtocol)
+		}()
+		a.awaitSleep(*pid)
+		return nil
+	}), pid
+}
+
+// TestCallThatCommitsAMomentLater: it was under way when its connection was cut.
+func TestCallThatCommitsAMomentLater(t *testing.T) {
+	proxy := pgtest.NewProxy(t, pgtest.Addr())
+	proxy.DropCancels()
+	a := newApp(t, proxy.Use())
+	h, _ := strayed(a, 0.4)
+	expectProblem(t, send(h), 500, idemhttp.Failed)
+	assert.Equal(t, 1, a.payments())
+	expectProblem(t, send(a.inTx(pay)), 409, idemhttp.NoAnswer)
+	assert.Equal(t, 1, a.payments())
+}
+
+// TestCallThatMayStillCommit: nobody waits for long, and nobody says it is undone.
+func TestCallThatMayStillCommit(t *testing.T) {
+	proxy := pgtest.NewProxy(t, pgtest.Addr())
+	proxy.DropCancels()
+	a := newApp(t, proxy.Use())
+	h, pid := strayed(a, 60)
+	w := send(h)
+	a.admin(fmt.Sprintf("SELECT pg_terminate_backend(%d)", *pid))
+	expectProblem(t, w, 503, idemhttp.OutcomeUnknown)
+}
+
+// TestRawCommitThatNobodyCanClaim: the pool is closed by then.
+func TestRawCommitThatNobodyCanClaim(t *testing.T) {
+	a := newApp(t)
+	closed := make(chan struct{})
+	w := send(a.inTx(func(_ http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		go func() { a.pool.Close(); close(closed) }() // which waits for this connection
+		require.Eventually(t, func() bool { return a.pool.Ping(r.Context()) != nil }, 10*time.Second, time.Millisecond)
+		return payThen(r.Context(), tx, "SELECT 1")
+	}))
+	expectProblem(t, w, 500, idemhttp.Failed)
+	assert.True(t, a.log.has("could not be claimed"))
+	<-closed
 }
 
 // TestRunningStatementIsCancelled: it would keep its locks, and commit in the end.
@@ -162,16 +213,16 @@ func TestRoleIsWhatItWas(t *testing.T) {
 // TestStatementTimeoutOfTheEndpointsIsItsOwn: the claim's INSERT takes longer.
 func TestStatementTimeoutOfTheEndpointsIsItsOwn(t *testing.T) {
 	a := newApp(t)
-	a.policy.MaxResponse = 8 << 20
-	for i := range 3 {
-		w := send(a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
-			_, err := tx.Exec(r.Context(), "SET LOCAL statement_timeout = '1ms'")
-			_, _ = w.Write(make([]byte, 4<<20))
+	a.admin(`CREATE FUNCTION take() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1.5); RETURN NEW; END'`)
+	a.admin(`CREATE TRIGGER take BEFORE INSERT ON idem_claims FOR EACH ROW EXECUTE FUNCTION take()`)
+	w := send(a.inTx(func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		if _, err := tx.Exec(r.Context(), "SET LOCAL statement_timeout = '1s'"); err != nil {
 			return err
-		}), key(fmt.Sprint(i)))
-		assert.Equal(t, 200, w.Code)
-	}
-	assert.Equal(t, 3, a.answered())
+		}
+		return pay(w, r, tx)
+	}))
+	expectRan(t, w, 201, "payment 1")
+	assert.Equal(t, 1, a.answered())
 }
 
 // TestPrefetchThatEndsTheTransaction: the endpoint would work outside of it.

@@ -92,7 +92,7 @@ func (ses *session) keepFromRunningAgain(ctx context.Context, why error) end {
 	if claim == nil {
 		return end{ending: undone, err: why}
 	}
-	var write *query
+	write := &query{} // where there is no connection, none is sent
 	params := append(claimParams(*claim, ses.plan.ttl), answerParams(nil)...)
 	err := ses.retryConnection(ctx, func(f *flush) { write = f.add(ses.store.sql.answer, params...) })
 	if err = errors.Join(err, write.err); err != nil {
@@ -117,6 +117,8 @@ func (ses *session) elsewhere(ctx context.Context, why error, otherwise ending, 
 	switch {
 	case e.ending != committed && isFate(fate, "committed"): // and not with our claim
 		return ses.keepFromRunningAgain(ctx, why)
+	case e.ending == undone && isFate(fate, "in progress"):
+		e.ending = unknown
 	case e.ending == overtaken && !look:
 		return end{ending: undone, err: why}
 	}

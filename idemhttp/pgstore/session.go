@@ -228,7 +228,7 @@ const (
 	committed ending = iota // the work, and the claim with it
 	overtaken               // not, and another's claim is there
 	undone                  // not, and no claim is there
-	unknown                 // the connection was lost, and no claim is there yet
+	unknown                 // the connection is of no use any more, and no claim is there yet
 )
 
 // end is an ending, with what belongs to it.

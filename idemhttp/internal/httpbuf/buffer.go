@@ -41,8 +41,8 @@ type Buffer struct {
 	err    error
 }
 
-// New returns a buffer in front of w, for a request with that method. The headers that w already has are there
-// for the endpoint to see and to change. A strict buffer refuses to hold more
+// New returns a buffer in front of w, for a request with that method. The headers
+// that w already has are there for the endpoint to see and to change. A strict buffer refuses to hold more
 // than limit bytes; another one only remembers that there were more.
 func New(w http.ResponseWriter, method string, limit int64, strict bool) *Buffer {
 	live := w.Header().Clone()
@@ -164,8 +164,22 @@ func (b *Buffer) Failed(ctx context.Context) error {
 		return b.err
 	case b.status == 0 && ctx.Err() != nil:
 		return fmt.Errorf("idemhttp: the endpoint wrote nothing: %w", context.Cause(ctx))
-	case b.tried < b.length && !b.head && bodyAllowed(b.status):
-		return fmt.Errorf("idemhttp: the endpoint declared a Content-Length of %d and wrote %d bytes", b.length, b.tried)
+	}
+	return b.short()
+}
+
+// short is an error where the body ends before the length that was declared, also
+// where nothing was written at all.
+func (b *Buffer) short() error {
+	if b.head || !bodyAllowed(b.Status()) {
+		return nil
+	}
+	length, wrote := b.length, int64(b.body.Len())
+	if b.status == 0 {
+		length = declaredLength(b.live)
+	}
+	if wrote < length {
+		return fmt.Errorf("idemhttp: the endpoint declared a Content-Length of %d and wrote %d bytes", length, wrote)
 	}
 	return nil
 }

@@ -13,13 +13,16 @@ func bodyAllowed(status int) bool {
 // declareLength reads the Content-Length that the endpoint set itself. One that
 // isn't a number stays for the real writer to deal with.
 func (b *Buffer) declareLength() {
-	text := b.live.Get("Content-Length")
-	if text == "" {
-		return
-	}
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= 0 {
-		b.length = n
-	} else {
+	b.length = declaredLength(b.live)
+	if b.length < 0 {
 		b.live.Del("Content-Length")
 	}
+}
+
+// declaredLength is the Content-Length in h, -1 if there is none.
+func declaredLength(h http.Header) int64 {
+	if n, err := strconv.ParseInt(h.Get("Content-Length"), 10, 64); err == nil && n >= 0 {
+		return n
+	}
+	return -1
 }

@@ -13,7 +13,8 @@
 //     endpoint without a claim (another method, no optional key, or claimed by an
 //     outer middleware on the same store).
 //   - Exchange.Request is what the endpoint gets: its body can be read again.
-//     Exchange.Unread is for who reads it more than once.
+//     Exchange.Unread is for who reads it more than once. Give each copy to
+//     Exchange.HandBackForm when it is done with.
 //     Put Exchange.Context(ctx) around it, so that an inner middleware on the
 //     same store passes through.
 //   - Exchange.Claim is the row: ID, Token (a fresh one), Fingerprint.

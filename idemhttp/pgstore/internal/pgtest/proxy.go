@@ -42,6 +42,7 @@ type Proxy struct {
 	listener net.Listener
 	trips    atomic.Int64
 	down     atomic.Bool
+	deaf     atomic.Bool // to cancel requests
 
 	mu         sync.Mutex
 	fromClient func(Message) Verdict
@@ -108,6 +109,9 @@ func (p *Proxy) SetDown(down bool) {
 		p.CutAll()
 	}
 }
+
+// DropCancels keeps requests to cancel a statement from the server.
+func (p *Proxy) DropCancels() { p.deaf.Store(true) }
 
 // CutAll closes all connections.
 func (p *Proxy) CutAll() {
@@ -178,7 +182,11 @@ func (c *pair) cut() {
 func (c *pair) pumpClient() {
 	defer c.cut()
 	in := bufio.NewReaderSize(c.client, 1<<20)
-	if err := copyStartup(in, c.server); err != nil {
+	startup, err := readStartup(in)
+	if err != nil || isCancel(startup) && c.proxy.deaf.Load() {
+		return
+	}
+	if _, err := c.server.Write(startup); err != nil {
 		return
 	}
 	for {
@@ -243,18 +251,21 @@ func (c *pair) pumpServer() {
 	}
 }
 
-// copyStartup forwards the first message, which has no kind. A cancel request is
-// such a message and nothing else.
-func copyStartup(in *bufio.Reader, out io.Writer) error {
-	var head [4]byte
-	if _, err := io.ReadFull(in, head[:]); err != nil {
-		return err
+// readStartup reads the first message, which has no kind. A cancel request is such a
+// message and nothing else.
+func readStartup(in *bufio.Reader) ([]byte, error) {
+	head, err := in.Peek(4)
+	if err != nil {
+		return nil, err
 	}
-	if _, err := out.Write(head[:]); err != nil {
-		return err
-	}
-	_, err := io.CopyN(out, in, int64(binary.BigEndian.Uint32(head[:]))-4)
-	return err
+	startup := make([]byte, binary.BigEndian.Uint32(head))
+	_, err = io.ReadFull(in, startup)
+	return startup, err
+}
+
+func isCancel(startup []byte) bool {
+	const code = 80877102 // in the place of the protocol's version
+	return len(startup) >= 8 && binary.BigEndian.Uint32(startup[4:]) == code
 }
 
 func readMessage(in *bufio.Reader) (Message, []byte, error) {
